@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/thread.h"
 #include "core/ps/decide/model_codec.h"
@@ -200,6 +201,7 @@ Status Client::declare(const Model& model, const Fill& fill) {
   }
   auto words = SharedMemory::create(model_blob.size());
   if (!words) return words.error();
+  CIRANDA_ASSERT(words.value().segment.bytes() >= model_blob.size());
   std::memcpy(words.value().segment.data(), model_blob.data(), model_blob.size());
   Layout layout(model, servers());
   auto memory = SharedMemory::create(static_cast<std::size_t>(layout.memory_bytes()));
@@ -231,6 +233,7 @@ Status Client::hear_ready() {
 // Sends Mark if a checkpoint was announced. Called between two pushes: the earlier ones belong to
 // the checkpoint.
 Status Client::mark() {
+  CIRANDA_ASSERT(marked_ <= announced_);  // I29
   if (marked_ == announced_) return {};
   marked_ = announced_;
   for (int server = 0; server < servers(); ++server) {
@@ -262,7 +265,9 @@ Status Client::push(std::span<const std::uint64_t> versions, double scale,
                     std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into,
                     std::vector<std::uint32_t> rule_slots) {
   const MutexLock lock(mutex_);
+  CIRANDA_ASSERT(versions.size() == versions_.size());
   CIRANDA_TRY(hear_answers());
+  CIRANDA_ASSERT(!unanswered_);  // I26
   if (part_.task != 0) ++part_.part;
   Message message = Push{.worker = worker(),
                          .seq = seq_ + 1,

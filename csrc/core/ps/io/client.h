@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/fd.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
@@ -84,7 +85,10 @@ class Client {
   const MemorySegment& gradients() const { return memory_.gradient_segment(); }
   // Moves the place of the gradients to new memory; the old memory stays as it is.
   Status move_gradients() EXCLUDES(mutex_);
-  const Layout& layout() const { return *memory_.layout; }
+  const Layout& layout() const {
+    CIRANDA_ASSERT(memory_.layout);
+    return *memory_.layout;
+  }
   // Versions of the parameters in the memory, by server.
   std::vector<std::uint64_t> versions() const EXCLUDES(mutex_);
 
@@ -172,13 +176,17 @@ class Client {
       REQUIRES(mutex_);
   std::byte* row_data(int server) REQUIRES(mutex_) {
     const WorkerMemory::Rows& rows = memory_.rows[at(server)];
+    CIRANDA_ASSERT(rows.numbers_bytes + rows.rows_bytes <= rows.memory.segment.bytes());
     return rows.memory.segment.data() + rows.numbers_bytes;
   }
   Error failed(Error error) REQUIRES(mutex_);
   void wake_thread();
   void attend();
   std::vector<pollfd> send_queued() REQUIRES(mutex_);
-  std::size_t at(int server) const { return static_cast<std::size_t>(server); }
+  std::size_t at(int server) const {
+    CIRANDA_ASSERT(server >= 0 && server < servers());
+    return static_cast<std::size_t>(server);
+  }
 
   const ClientOptions options_;
   const std::uint64_t process_;  // random; see Enter

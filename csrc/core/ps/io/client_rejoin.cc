@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/ps/io/client.h"
 
@@ -95,6 +96,7 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
     if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
   }
   if (asked.gave_parameters) {
+    CIRANDA_ASSERT(!unanswered_ || seq_ > 0);  // I21: by push()
     CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.model_blob_bytes,
                                             .decided = unanswered_ ? seq_ - 1 : seq_,
                                             .returns = true,

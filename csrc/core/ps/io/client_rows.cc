@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/base/assert.h"
 #include "core/ps/io/client.h"
 
 namespace ciranda::ps {
@@ -46,6 +47,7 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
       if (!memory) return memory.error();
       own.memory = std::move(memory).value();
     }
+    CIRANDA_ASSERT(bytes <= own.memory.segment.bytes());
     std::memcpy(own.memory.segment.data(), numbers[server].data(), own.numbers_bytes);
   }
   return {};
@@ -71,6 +73,7 @@ Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows,
   }
   for (const std::uint64_t row : rows) {
     const float*& from = next[row % next.size()];
+    CIRANDA_ASSERT(from != nullptr);  // by lay_out_rows()
     std::memcpy(into, from, columns * sizeof(float));
     from += columns;
     into += columns;
@@ -110,6 +113,7 @@ Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
   }
   for (const std::uint64_t row : rows) {
     float*& to = next[row % next.size()];
+    CIRANDA_ASSERT(to != nullptr);  // by lay_out_rows()
     std::memcpy(to, values, columns * sizeof(float));
     to += columns;
     values += columns;

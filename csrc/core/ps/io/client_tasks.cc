@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/io/client.h"
 
 namespace ciranda::ps {
@@ -54,6 +55,7 @@ Status Client::close_tasks() {
 // Schedules the tasks after `known` again: a restarted server may know fewer than were scheduled.
 Status Client::schedule_again(TaskId known) {
   for (TaskId task = known + 1; task <= scheduled_.size(); ++task) {
+    CIRANDA_ASSERT(scheduled_[static_cast<std::size_t>(task - 1)].task == task);  // I30
     CIRANDA_TRY(links_.send(kServer, scheduled_[static_cast<std::size_t>(task - 1)]));
   }
   return {};

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
 #include "core/ps/io/server.h"
@@ -62,6 +63,7 @@ Status dial_all(const ServersAddress& address, std::span<const int> servers,
   for (const int server : servers) {
     const auto& endpoint = address.servers[static_cast<std::size_t>(server)];
     if (!endpoint) continue;
+    CIRANDA_ASSERT(address.keys);
     const Hello hello{.purpose = Purpose::kService,
                       .from = address.worker,
                       .to = server,
@@ -122,6 +124,7 @@ Result<std::unique_ptr<ServerLink>> connect_to_server(const ServersAddress& addr
   WaitNotice nobody("", kNever / 4);  // never due: the caller has reported that it reconnects
   auto links = connect(address, {&server, 1}, memory, deadline_ns, nobody);
   if (!links) return links.error();
+  CIRANDA_ASSERT(links.value()[static_cast<std::size_t>(server)] != nullptr);
   return std::move(links.value()[static_cast<std::size_t>(server)]);
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/ps/io/receive_message.h"
 #include "core/transport/link/message_link.h"
 
@@ -26,13 +27,16 @@ class LinkHere final : public ServerLink {
   Status send(const Message& message) override {
     std::vector<int> descriptors;
     if (std::holds_alternative<Declare>(message)) {
+      CIRANDA_ASSERT(memory_.model_blob.fd.valid() && memory_.memory.fd.valid());
       descriptors = {memory_.model_blob.fd.get(), memory_.memory.fd.get()};
     } else if (std::holds_alternative<MoveGradients>(message)) {
+      CIRANDA_ASSERT(memory_.gradients.fd.valid());
       descriptors = {memory_.gradients.fd.get()};
     } else if (std::holds_alternative<FetchState>(message) ||
                std::holds_alternative<FetchSteps>(message)) {
       descriptors = {memory_.fetched.fd.get()};
     } else if (is_of_rows(message)) {
+      CIRANDA_ASSERT(static_cast<std::size_t>(server_) < memory_.rows.size());
       const WorkerMemory::Rows& rows = memory_.rows[static_cast<std::size_t>(server_)];
       if (rows.numbers_bytes > 0) descriptors = {rows.memory.fd.get()};
     }
@@ -76,6 +80,7 @@ class LinkElsewhere final : public ServerLink {
     encode(message, encoded_);
     std::vector<MessageLink::Outgoing> parts;
     if (std::holds_alternative<Declare>(message)) {
+      CIRANDA_ASSERT(memory_.layout && memory_.memory.segment.data() != nullptr);
       parts.resize(2);
       parts[0].emplace_back(memory_.model_blob.segment.data(), memory_.model_blob_bytes);
       add(parts[1], memory_.memory.segment.data(), memory_.layout->parameters_of(server_));

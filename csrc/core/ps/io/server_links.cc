@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 
 namespace ciranda::ps {
@@ -29,7 +30,9 @@ ServerLinks::ServerLinks(std::vector<std::unique_ptr<ServerLink>> links, Pace pa
       pace_(pace),
       notice_(notice),
       heard_(links_.size()),
-      next_beat_ns_(monotonic_ns() + pace.beat_ns) {}
+      next_beat_ns_(monotonic_ns() + pace.beat_ns) {
+  CIRANDA_ASSERT(std::ranges::all_of(links_, [](const auto& link) { return link != nullptr; }));
+}
 
 Status ServerLinks::send(int server, const Message& message) {
   entered_[at(server)] = true;
@@ -116,6 +119,7 @@ Error ServerLinks::refused_by(int server, const Refused& refused) {
 }
 
 void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
+  CIRANDA_ASSERT(link != nullptr);
   links_[at(server)]->close();
   replaced_[at(server)] = std::exchange(links_[at(server)], std::move(link));
   heard_[at(server)].clear();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/io/server_link.h"
@@ -65,7 +66,10 @@ class ServerLinks {
   Status carry(int server);
   Error lost(int server);
   Status wait(int server, std::uint64_t deadline_ns);
-  std::size_t at(int server) const { return static_cast<std::size_t>(server); }
+  std::size_t at(int server) const {
+    CIRANDA_ASSERT(static_cast<std::size_t>(server) < links_.size());
+    return static_cast<std::size_t>(server);
+  }
 
   Error refused_by(int server, const Refused& refused);
 
