@@ -142,7 +142,7 @@ class CheckpointPart final : public ps::CheckpointKeeper {
     late += change.pushes.size();
   }
   void close() override { open_ = false; }
-  void withdraw() override { checkpoint_ = 0; }
+  void withdraw(ps::Checkpoint) override { checkpoint_ = 0; }
 
   void hear_mark(ps::Worker worker, ps::Checkpoint checkpoint) {
     belong_.try_emplace({checkpoint, worker}, protocol_.shard()->decided(worker));

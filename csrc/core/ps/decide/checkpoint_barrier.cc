@@ -1,6 +1,7 @@
 #include "core/ps/decide/checkpoint_barrier.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/assert.h"
 
@@ -14,8 +15,7 @@ void CheckpointBarrier::leave(Worker worker) {
 void CheckpointBarrier::expect_push(Worker worker) {
   if (closed_ == 0 || closed_ != latest_ || is_behind(worker)) return;
   CIRANDA_ASSERT(keeper_ != nullptr && !open_);  // I29: by close_if_complete()
-  closed_ = 0;
-  keeper_->withdraw();
+  keeper_->withdraw(std::exchange(closed_, 0));
 }
 
 void CheckpointBarrier::begin(Checkpoint checkpoint) {

@@ -23,7 +23,7 @@ class CheckpointKeeper {
   virtual void add(const Change& change, const Journal::Data& data) = 0;
   virtual void close() = 0;
   // The latest part was closed too early: its checkpoint must not become valid.
-  virtual void withdraw() = 0;
+  virtual void withdraw(Checkpoint checkpoint) = 0;
 };
 
 // Decides which changes belong to this server's part of a checkpoint. The parts of all servers have

@@ -159,6 +159,8 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
   if (push.seq <= member.decided) {
     count(push.worker, Outcome::kDuplicate);
     if (member.held && member.held->seq == push.seq) return;  // release() will answer it
+    // A worker that has returned has the clock of the slowest. It must not wait for itself (I27).
+    member.clock = std::max(member.clock, push.clock);
     const Ack ack{push.worker, push.seq, Outcome::kDuplicate, version_, member.clock};
     if (!may_go_on(push.clock)) {
       member.held = ack;
@@ -234,6 +236,7 @@ void Shard::release(std::vector<Ack>& acks) {
 
 void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
+  if (member.parked) return;  // the same push again, by check(): the round will answer it
   count_staleness(version_ - std::min(push.base, version_));
   member.clock = std::max(member.clock, push.clock);
   if (push.base < version_) {
@@ -244,7 +247,6 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
     acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
     return finish_round(acks);
   }
-  CIRANDA_ASSERT(!member.parked || member.parked->seq == push.seq);  // I26: by check()
   member.parked = std::move(push);
   finish_round(acks);
 }

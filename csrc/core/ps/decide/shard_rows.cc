@@ -22,7 +22,8 @@ Status Shard::check_rows(std::size_t table, std::span<const std::uint64_t> rows)
 Status Shard::check_push(const PushRows& push, std::span<const std::uint64_t> rows) const {
   CIRANDA_TRY(check_rows(push.table, rows));
   const RowShare& share = rows_[push.table];
-  if (!has_state_for(push.rule, share.table().rule)) {
+  if (!has_state_for(push.rule, share.table().rule) ||
+      !kernels::rests_without_gradient(push.rule)) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "a push of rows brings a rule that needs other state"};
   }

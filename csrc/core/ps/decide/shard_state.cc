@@ -113,8 +113,16 @@ void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into
   }
 }
 
+// A part may have state that others lack: SGD's momentum begins with a push.
 void Shard::take_over(const Shard& part) {
   CIRANDA_ASSERT(part.given_ && difference(model_, part.model_).empty());
+  for (std::size_t table = 0; table < model_.tables.size(); ++table) {
+    const kernels::UpdateRule& theirs = part.model_.tables[table].rule;
+    kernels::UpdateRule& own = model_.tables[table].rule;
+    if (kernels::state_count(own) < kernels::state_count(theirs)) own.momentum = theirs.momentum;
+  }
+  while (states_.size() < part.states_.size()) states_.emplace_back(layout_.share_bytes(server_));
+  if (!has_memory()) return;
   for (const Layout::Piece& own : layout_.pieces(server_)) {
     const std::size_t bytes = element_bytes(own.table);
     for (const Layout::Piece& theirs : part.layout_.pieces(part.server_)) {
@@ -126,7 +134,7 @@ void Shard::take_over(const Shard& part) {
       const std::uint64_t from =
           theirs.at + static_cast<std::uint64_t>(begin - theirs.begin) * bytes;
       std::memcpy(parameters_.data + to, part.parameters_.data + from, size);
-      for (std::size_t i = 0; i < states_.size(); ++i) {
+      for (std::size_t i = 0; i < part.states_.size(); ++i) {
         std::memcpy(states_[i].data + to, part.states_[i].data + from, size);
       }
     }

@@ -253,9 +253,11 @@ void CheckpointFiles::close() {
   if (!closed) give_up(closed.error().text);
 }
 
-void CheckpointFiles::withdraw() {
-  CIRANDA_ASSERT(!late_);                                     // I29: it was closed
-  if (is_whole(checkpoint_folder(folder_, latest_))) return;  // too late for that push
+// Does nothing if it is too late for that push: the checkpoint is whole, or a newer one has been
+// announced.
+void CheckpointFiles::withdraw(Checkpoint checkpoint) {
+  CIRANDA_ASSERT(!late_ && checkpoint <= latest_);  // I29: it was closed
+  if (checkpoint != latest_ || is_whole(checkpoint_folder(folder_, checkpoint))) return;
   give_up("a worker that was lost came back with a push that may belong to it");
 }
 

@@ -50,7 +50,7 @@ class CheckpointFiles final : public CheckpointKeeper {
   void begin(Checkpoint checkpoint) override;
   void add(const Change& change, const Journal::Data& data) override;
   void close() override;
-  void withdraw() override;
+  void withdraw(Checkpoint checkpoint) override;
 
   // Checks on the checkpoint in the making; server 0 completes it once all its files exist.
   void tend(std::uint64_t now_ns);

@@ -121,17 +121,17 @@ Result<std::unique_ptr<Shard>> CheckpointReader::share(int server, int servers, 
     const Shard& one = *read.value().shard;
     if (!share) job = read.value().job;
     if (!share) share = std::make_unique<Shard>(one.model(), servers, server, workers);
-    if (!share->has_memory()) {
-      return Error{.code = ErrorCode::kSystem,
-                   .text = "there is no memory for " + std::to_string(share->held_bytes()) +
-                           " bytes of parameters and state"};
-    }
     const std::string other = difference(share->model(), one.model());
     if (!other.empty() || read.value().job != job) {
       return cannot_use(part_name(each), "it is not of the job that the part of server 0 is of: " +
                                              (other.empty() ? "that is '" + job + "'" : other));
     }
-    share->take_over(one);
+    if (share->has_memory()) share->take_over(one);
+    if (!share->has_memory()) {
+      return Error{.code = ErrorCode::kSystem,
+                   .text = "there is no memory for " + std::to_string(share->held_bytes()) +
+                           " bytes of parameters and state"};
+    }
   }
   return share;
 }

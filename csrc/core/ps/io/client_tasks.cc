@@ -76,7 +76,11 @@ Result<std::vector<double>> Client::work(VectorWork work) {
   for (int server = 0; server < servers(); ++server) {
     const auto values = hear<VectorValues>(server);
     if (!values) return values.error();
-    for (std::size_t i = 0; i < dots.size(); ++i) dots[i] += values.value().dots.at(i);
+    if (values.value().dots.size() != dots.size()) {
+      return Error{.code = ErrorCode::kMalformed,
+                   .text = "server " + std::to_string(server) + " answers with other sums"};
+    }
+    for (std::size_t i = 0; i < dots.size(); ++i) dots[i] += values.value().dots[i];
   }
   return dots;
 }

@@ -103,6 +103,10 @@ class LinkElsewhere final : public ServerLink {
       auto message = receive_message(link_);
       if (!message || !message.value()) return message;
       message_ = std::move(message).value();
+      if (is_unasked(*message_)) {
+        return Error{.code = ErrorCode::kMalformed,
+                     .text = "a server sends data for which nobody has asked"};
+      }
       link_.expect(places_of(*message_));
     }
     const auto complete = link_.receive_data();
@@ -122,6 +126,16 @@ class LinkElsewhere final : public ServerLink {
   const WorkerMemory::Rows& rows() const { return memory_.rows[static_cast<std::size_t>(server_)]; }
   static void add(auto& places, std::byte* memory, const Ranges& ranges) {
     for (const auto& [at, bytes] : ranges) places.emplace_back(memory + at, bytes);
+  }
+
+  // Returns true if there is no memory for the data that follows the message.
+  bool is_unasked(const Message& message) const {
+    if (std::holds_alternative<Fetched>(message)) {
+      return memory_.fetched.segment.data() == nullptr;
+    }
+    if (!std::holds_alternative<RowsRead>(message)) return false;
+    return static_cast<std::size_t>(server_) >= memory_.rows.size() ||
+           rows().memory.segment.data() == nullptr;
   }
 
   // Returns where the data that follows the message belongs.

@@ -261,8 +261,9 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
   } else {
     ++log_generation_;
   }
-  changed_ = false;
-  return child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
+  const Status begun = child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
+  changed_ = !begun.ok();
+  return begun;
 }
 
 // Returns true if the child has ended and its snapshot exists; then also removes older files.

@@ -199,6 +199,10 @@ class RemoteLink final : public WorkerLink {
       CIRANDA_ASSERT(layout_ && memory_);  // only workers that have declared get these
       return link_.send(encoded_, {places(memory_, layout_->parameters_of(server_))}, memory_);
     }
+    const bool answers = std::holds_alternative<Fetched>(message) ||
+                         std::holds_alternative<RowsRead>(message) ||
+                         std::holds_alternative<RowsPushed>(message);
+    if (answers) asked_ = false;
     if (std::holds_alternative<Fetched>(message)) {
       Pages fetched = std::exchange(fetched_, nullptr);
       auto data = places(fetched, fetched_ranges_);
@@ -269,6 +273,14 @@ class RemoteLink final : public WorkerLink {
       return Error{.code = ErrorCode::kMalformed,
                    .text = "a worker of another host has no memory here that could move"};
     }
+    const bool asks = std::holds_alternative<PullRows>(*message_) ||
+                      std::holds_alternative<PushRows>(*message_) ||
+                      std::holds_alternative<FetchState>(*message_) ||
+                      std::holds_alternative<FetchSteps>(*message_);
+    if (asks && std::exchange(asked_, true)) {
+      return Error{.code = ErrorCode::kMalformed,
+                   .text = "a worker asks for rows or state before the answer to the one before"};
+    }
     if (const auto* wanted = std::get_if<PullRows>(&*message_)) {
       return expect_rows(wanted->table, wanted->count, /*and_gradients=*/false);
     }
@@ -332,7 +344,8 @@ class RemoteLink final : public WorkerLink {
   std::uint64_t steps_bytes_ = 0;
   Pages memory_;
   bool declared_ = false;
-  Pages fetched_;  // until the answer
+  bool asked_ = false;  // for rows or state, and not answered yet
+  Pages fetched_;       // until the answer
   Ranges fetched_ranges_;
   std::vector<std::uint64_t> columns_;  // by table of rows
   std::uint64_t numbers_bytes_ = 0;     // in fetched_

@@ -40,7 +40,10 @@ class Parts final : public CheckpointKeeper {
     ASSERT_TRUE(repeated.ok()) << repeated.error().text;
   }
   void close() override { closed.push_back(begun.back()); }
-  void withdraw() override { closed.pop_back(); }
+  void withdraw(Checkpoint checkpoint) override {
+    EXPECT_EQ(checkpoint, closed.back());
+    closed.pop_back();
+  }
 
   // The first parameter of the part.
   float parameter() const { return *reinterpret_cast<const float*>(part_->arrays()[0].data()); }

@@ -136,6 +136,11 @@ TEST_F(ShardRowsTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(
       refused(PushRows{.seq = 1, .count = 1, .rule = {.kind = kernels::RuleKind::kAdagrad}}, {5}),
       "a push of rows brings a rule that needs other state");
+  EXPECT_EQ(refused(PushRows{.seq = 1,
+                             .count = 1,
+                             .rule = {.kind = kernels::RuleKind::kSgd, .momentum = 0.5}},
+                    {5}),
+            "a push of rows brings a rule that needs other state");
   EXPECT_EQ(refused(PushRows{.seq = 1, .count = 1, .begins = true}, {5}),
             "the table 'words' makes its rows itself");
   const std::string absent = "row 5 of the table 'layer' is not on server 0";

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -88,6 +89,22 @@ class Job {
                            .used = std::vector<bool>(slots(), true)},
                           acks);
     keep(server, acks);
+  }
+  // As one that does not know which versions it has.
+  void forget_versions(Worker worker) {
+    std::ranges::fill(bases_[static_cast<std::size_t>(worker)], 0);
+  }
+  // The part that one server gets, by another rule than the model's.
+  void push_rule_to(std::size_t server, const kernels::UpdateRule& rule) {
+    fill(0, 1.0f);
+    const Push push{.worker = 0,
+                    .seq = 1,
+                    .clock = 1,
+                    .rules = {rule},
+                    .used = std::vector<bool>(slots(), true)};
+    ASSERT_TRUE(shards_[server]->check(push).ok());
+    std::vector<Ack> acks;
+    shards_[server]->push(push, acks);
   }
   void push_again(Worker worker) { send(worker, pushed_[static_cast<std::size_t>(worker)], 1, {}); }
 
@@ -442,6 +459,36 @@ TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
   EXPECT_EQ(ssp.parameter(0), -2.0f);
 }
 
+// It is at the slowest clock when it comes back, and its push at the clock that it had.
+TEST(Shard, AHeldPushThatComesAgainWaitsForTheOthersAlone) {
+  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 1, 2);
+  job.enter_all();
+  job.push(0, 1.0f);
+  EXPECT_EQ(job.answer(0), std::nullopt);
+  job.leave(0);
+  job.enter(0);
+  job.push_again(0);
+  EXPECT_EQ(job.answer(0), std::nullopt);
+  job.push(1, 1.0f);
+  EXPECT_EQ(job.answer(0), Outcome::kDuplicate);
+  EXPECT_EQ(job.answer(1), Outcome::kApplied);
+  EXPECT_EQ(job.parameter(0), -2.0f);
+}
+
+TEST(Shard, APushOfARoundThatComesAgainIsNotLate) {
+  Job job(model_of(kSizes, kSync), 1, 2);
+  job.enter_all();
+  for (Worker worker = 0; worker < 2; ++worker) job.push(worker, 1.0f);
+  for (Worker worker = 0; worker < 2; ++worker) EXPECT_EQ(job.answer(worker), Outcome::kApplied);
+  job.push(0, 1.0f);
+  job.forget_versions(0);
+  job.push_again(0);
+  EXPECT_EQ(job.answer(0), std::nullopt);
+  job.push(1, 3.0f);
+  EXPECT_EQ(job.answer(0), Outcome::kApplied);
+  EXPECT_EQ(job.parameter(0), -3.0f);
+}
+
 TEST(Shard, APushBeforeTheAnswerToTheOneBeforeIsRefused) {
   for (const ModeKind kind : {ModeKind::kSsp, ModeKind::kSync}) {
     Job job(model_of(kSizes, {.kind = kind}), 1, 2);
@@ -521,6 +568,26 @@ TEST(Shard, MomentumMayBeginAndEndAtAnyTime) {
   EXPECT_EQ(steps_by(0.5), 1.5f * step);
   EXPECT_EQ(steps_by(0.0), step);
   EXPECT_EQ(steps_by(0.5), 1.75f * step);
+}
+
+// Parts of a checkpoint, of which one has got the push that brought momentum.
+TEST(Shard, TakesOverPartsOfWhichOneHasMomentum) {
+  for (const std::size_t with_momentum : {0u, 1u}) {
+    const Model model = model_of({{1 << 16}}, {});
+    Job job(model, 2, 1);
+    job.enter_all();
+    kernels::UpdateRule rule = exact_rule();
+    rule.momentum = 0.5;
+    job.push_rule_to(with_momentum, rule);
+    Shard whole(model, 1, 0, 1);
+    for (const std::size_t part : {0u, 1u}) whole.take_over(job.shard(part));
+    ASSERT_EQ(kernels::state_count(whole.model().tables[0].rule), 1);
+    std::vector<float> momentum(1 << 16);
+    whole.copy_state(0, 0, reinterpret_cast<std::byte*>(momentum.data()));
+    const auto has_it = std::ranges::count(momentum, 1.0f);
+    EXPECT_GT(has_it, 0);
+    EXPECT_EQ(has_it + std::ranges::count(momentum, 0.0f), 1 << 16);
+  }
 }
 
 TEST(Shard, HoldsItsShareOfParametersAndState) {

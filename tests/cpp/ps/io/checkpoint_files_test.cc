@@ -116,6 +116,18 @@ TEST_F(CheckpointFilesTest, DoesNotWaitForEverForThePartOfAnother) {
   EXPECT_EQ(files_->announce(), std::optional<Checkpoint>(2));
 }
 
+// A worker that was lost comes back with a push of checkpoint 1, which is whole by then.
+TEST_F(CheckpointFilesTest, WithdrawingAnOlderOneLeavesTheNewest) {
+  begin();
+  make();
+  const auto next = files_->announce();
+  ASSERT_EQ(next, std::optional<Checkpoint>(2));
+  files_->withdraw(1);
+  say(caller_, Mark{.checkpoint = *next});
+  settle();
+  EXPECT_TRUE(is_whole(folder(1)) && is_whole(folder(2)));
+}
+
 TEST_F(CheckpointFilesTest, AFullDiskKeepsTheLastWholeOne) {
   begin();
   make();

@@ -64,6 +64,18 @@ TEST_P(ServerLinkEnds, FetchedStateLandsInItsTable) {
   }
 }
 
+TEST(ServerLink, DataForWhichNobodyAskedIsRefused) {
+  const WorkerMemory memory = memory_of(model_of(kSizes), 1, 1.0f);
+  for (const Message& unasked : {Message(Fetched{}), Message(RowsRead{})}) {
+    Ends ends = connect_ends(Way::kElsewhere, memory);
+    declare_through(ends, memory);
+    ASSERT_TRUE(ends.server->send(unasked).ok());
+    const auto heard = heard_by_worker(ends);
+    ASSERT_FALSE(heard.ok());
+    EXPECT_EQ(heard.error().code, ErrorCode::kMalformed);
+  }
+}
+
 TEST_P(ServerLinkEnds, TheEndOfAServerIsSaidAfterItsLastWords) {
   const WorkerMemory memory;
   Ends ends = connect_ends(GetParam(), memory);

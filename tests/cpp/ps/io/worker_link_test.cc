@@ -84,6 +84,27 @@ TEST(WorkerLink, DataWithoutAPlaceIsRefused) {
             std::string::npos);
 }
 
+// The memory of an answer belongs to one question.
+TEST(WorkerLink, AQuestionBeforeTheAnswerToTheOneBeforeIsRefused) {
+  Model model = model_of(kSizes);
+  model.row_tables = {{.name = "words", .rows = 100, .columns = 2}};
+  WorkerMemory memory = memory_of(model, 1, 0.0f);
+  memory.rows.resize(1);
+  const Message questions[] = {PullRows{}, PushRows{}, FetchState{}, FetchSteps{}};
+  for (const Message& first : questions) {
+    for (const Message& second : questions) {
+      Ends ends = connect_ends(Way::kElsewhere, memory);
+      declare_through(ends, memory);
+      ASSERT_TRUE(ends.worker->send(first).ok());
+      ASSERT_TRUE(ends.worker->send(second).ok());
+      ASSERT_TRUE(heard_by_server(ends).ok());
+      const auto heard = heard_by_server(ends);
+      ASSERT_FALSE(heard.ok());
+      EXPECT_EQ(heard.error().code, ErrorCode::kMalformed);
+    }
+  }
+}
+
 // A model that cannot be is refused by what it says, before memory is made for it.
 TEST(WorkerLink, AModelThatCannotBeIsRefused) {
   WorkerMemory memory = memory_of(model_of(kSizes), 1, 0.0f);
