@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/wire/operation_name.h"
 
 namespace ciranda {
@@ -50,6 +51,7 @@ Status SubmissionQueue::push(Submission&& submission) {
                  .tensor = spec.name};
   }
   ++in_flight_;
+  CIRANDA_ASSERT(in_flight_ <= kInFlightMax);  // I8
   queue_.push_back(std::move(submission));
   queued_.store(queue_.size(), std::memory_order_release);
   return {};
@@ -58,6 +60,7 @@ Status SubmissionQueue::push(Submission&& submission) {
 bool SubmissionQueue::drain_into(std::vector<Submission>& out) {
   if (empty()) return false;
   const MutexLock lock(mutex_);
+  CIRANDA_ASSERT(!queue_.empty());  // only the thread that has the seat drains
   for (Submission& submission : queue_) out.push_back(std::move(submission));
   queue_.clear();
   queued_.store(0, std::memory_order_release);
@@ -71,6 +74,7 @@ void SubmissionQueue::close(const Error& why) {
 
 void SubmissionQueue::release(const RequestSpec& spec) {
   const MutexLock lock(mutex_);
+  CIRANDA_ASSERT(in_flight_ > 0);  // I4: push() has counted it, and it ends once
   --in_flight_;
   if (is_unnamed(spec)) return;
   if (spec.group == kWorldGroup) return world_names_.remove(spec);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 std::uint32_t TensorTable::insert(Submission&& submission) {
@@ -12,6 +14,7 @@ std::uint32_t TensorTable::insert(Submission&& submission) {
   }
   const std::uint32_t token = free_.back();
   free_.pop_back();
+  CIRANDA_ASSERT(token < slots_.size() && !slots_[token]);
   slots_[token] = std::move(submission);
   return token;
 }
@@ -30,6 +33,7 @@ void TensorTable::erase(std::uint32_t token) {
   slots_[token].reset();
   free_.push_back(token);
   --used_;
+  CIRANDA_ASSERT(used_ + free_.size() == slots_.size());
 }
 
 std::vector<std::uint32_t> TensorTable::tokens() const {
