@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/engine/run/execution.h"
 #include "core/engine/run/inline_data.h"
@@ -90,6 +91,7 @@ void Dispatcher::take_submissions() {
     ++unanswered_;
     request(insert(std::move(submission)), /*in_full=*/false);
   };
+  CIRANDA_ASSERT(drained_.empty());  // whoever fills it empties it
   for (; may_ask(); held_.pop_front()) ask(held_.front());
   rank_.queue.drain_into(drained_);
   for (Submission& submission : drained_) {
@@ -103,6 +105,7 @@ void Dispatcher::take_submissions() {
 }
 
 std::uint32_t Dispatcher::insert(Submission&& submission) {
+  CIRANDA_ASSERT(submission.spec != nullptr && submission.handle != nullptr);  // by who pushed it
   if (submission.spec->op == ReduceOp::kAdasum) ++unfinished_adasums_;
   return table_.insert(std::move(submission));
 }
@@ -224,13 +227,16 @@ Status Dispatcher::start(FusedOp op, const std::vector<Response>& responses) {
   }
   Execution execution{.op = std::move(op), .number = planned_};
   execution.op.root = execution.op.group->index_of(execution.op.root);
+  CIRANDA_ASSERT(execution.op.kind != OpKind::kBroadcast || execution.op.root >= 0);  // agreed
   const FusedOp& what = execution.op;
   const bool in_arena = what.in_arena;
   Running running;
   auto& tokens = running.tokens;
   for (const FusedOp::Member& member : what.members) {
     const Response& response = responses[member.response];
-    const std::uint32_t token = contribution_of(response, rank_.rank())->token;
+    const Contribution* own = contribution_of(response, rank_.rank());
+    CIRANDA_ASSERT(own != nullptr);  // I2: this rank is a member and has not joined
+    const std::uint32_t token = own->token;
     Submission* submission = table_.find(token);
     if (submission == nullptr) {
       return Error{.code = ErrorCode::kShutdown,
@@ -294,6 +300,9 @@ Status Dispatcher::locate_in_arena(const Response& response, Submission& submiss
       execution.arena.push_back(place.value());
     }
   }
+  // One bucket: this rank's alone, or that of each member here that has not joined.
+  CIRANDA_ASSERT(leaves ? execution.arena.empty() && execution.buffers.size() == 1
+                        : execution.arena.size() + execution.op.joined.size() >= here.size());
   execution.arena_bytes = leaves ? 0 : bytes;
   execution.work = std::move(submission.work);
   return {};
@@ -326,15 +335,18 @@ std::size_t Dispatcher::keep(Running running) {
   }
   const std::size_t index = free_running_.back();
   free_running_.pop_back();
+  CIRANDA_ASSERT(index < running_.size() && running_[index].tokens.empty());
   running_[index] = std::move(running);
   return index;
 }
 
 void Dispatcher::execution_done(std::size_t index, const Status& status,
                                 const std::shared_ptr<DeviceEvent>& finished) {
+  CIRANDA_ASSERT(index < running_.size() && !running_[index].tokens.empty());  // done only once
   const Running running = std::move(running_[index]);
   free_running_.push_back(index);
   if (running.timed) --timed_running_;
+  CIRANDA_ASSERT(timed_running_ >= 0 && free_running_.size() <= running_.size());
   for (const std::uint32_t token : running.tokens) part_done(token, status, finished);
 }
 
@@ -359,6 +371,7 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
   const Handle handle = std::move(submission.handle);
   const auto spec = std::move(submission.spec);
   if (spec->op == ReduceOp::kAdasum) --unfinished_adasums_;
+  CIRANDA_ASSERT(unfinished_adasums_ >= 0);  // by insert()
   table_.erase(token);
   rank_.queue.release(*spec);
   handle->complete(status, finished);
@@ -372,6 +385,8 @@ void Dispatcher::finish_all(const Error& why) {
   for (const std::uint32_t token : table_.tokens()) {
     finish(token, about(why, *table_.find(token)->spec));
   }
+  CIRANDA_ASSERT(empty() && unfinished_adasums_ == 0);      // I4
+  CIRANDA_ASSERT(running_.size() == free_running_.size());  // nothing uses the user's memory
 }
 
 std::vector<PendingOperation> Dispatcher::pending() const {
