@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/relax_core.h"
 #include "core/base/yield_point.h"
@@ -100,8 +101,10 @@ void Cycle::ring() {
 }
 
 std::span<const Rank> Cycle::members_of(GroupId id) {
+  CIRANDA_ASSERT(rank_.one_host());  // ranks are local ranks
   if (is_pair(id)) {
     const Pair pair = pair_of(id);
+    CIRANDA_ASSERT(is_in_world(pair, rank_.size()));  // by GroupDirectory::check_member()
     pair_ = {pair.from, pair.to};
     return pair_;
   }
@@ -118,6 +121,7 @@ bool Cycle::publish() {
     rank_.flags().waiters.ring();
     return true;
   }
+  CIRANDA_ASSERT(!said_goodbye_);  // nothing is submitted or left unsent by then
   dispatcher_.take_submissions();
   bool sent = frames_.send();
   if (frames_.unsent()) sent = ask_for_room() || sent;
@@ -265,6 +269,8 @@ void Cycle::peer_closed(int local) {
 // A host is lost with its first rank: no other rank carries its frames.
 void Cycle::host_closed(int host, const Error& why) {
   if (over()) return;
+  CIRANDA_ASSERT(host >= 0 && static_cast<std::size_t>(host) < rank_.remote.hosts.size() &&
+                 host != rank_.remote.host);
   frames_.take_last_words(host);
   take_what_arrived();
   if (failure_) return;
@@ -304,6 +310,7 @@ void Cycle::check_hosts_answer() {
 // The end
 
 void Cycle::end_submissions(const Error& refused) {
+  CIRANDA_ASSERT(!said_goodbye_ && !stopped_reading_);
   if (!agreed_is_finished()) {
     const std::string self = std::to_string(rank_.rank());
     fail({.code = ErrorCode::kRankLeft,
@@ -323,6 +330,7 @@ void Cycle::end_submissions(const Error& refused) {
 // told.
 bool Cycle::say_goodbye() {
   if (failure_) return true;
+  CIRANDA_ASSERT(!unfinished());  // I10: by end_submissions()
   said_goodbye_ = said_goodbye_ || frames_.say_goodbye();
   read_frames();
   carry();
@@ -338,6 +346,7 @@ void Cycle::stop_reading() {
 }
 
 void Cycle::close_connections() {
+  CIRANDA_ASSERT(stopped_reading_);  // by Engine::shutdown(): nobody uses them any more
   for (LocalMesh::Peer& peer : rank_.mesh.peers) peer.socket.reset();
   rank_.remote.links.close_all();
   frames_.close();

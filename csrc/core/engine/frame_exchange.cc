@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 
 namespace ciranda {
@@ -32,6 +33,8 @@ void FrameExchange::add(Request request, GroupId group) {
                                    frame_.requests.size() >= kRequestsPerFrameMax)) {
     send();
   }
+  CIRANDA_ASSERT(frame_.requests.size() < kRequestsPerFrameMax);  // I8: by send()
+  CIRANDA_ASSERT(frame_.requests.empty() == !frame_group_.has_value());
   add_to(frame_group_, group);
   frame_bytes_ += bytes;
   frame_.requests.push_back(std::move(request));
@@ -48,6 +51,7 @@ bool FrameExchange::send() {
   // order. They must look again.
   if (sent) rank_.flags().waiters.ring();
   if (frame_.requests.empty()) return sent;
+  CIRANDA_ASSERT(frame_group_.has_value() && frame_bytes_ > 0);  // by add()
   encoded_.clear();
   encode(frame_, encoded_);
   frame_.requests.clear();
@@ -64,6 +68,7 @@ bool FrameExchange::send() {
 bool FrameExchange::say_goodbye() {
   send();
   if (!unsent_.empty()) return false;
+  CIRANDA_ASSERT(frame_.requests.empty());  // no Request follows a goodbye
   encoded_.clear();
   encode({.kind = FrameKind::kLeave, .requests = {}}, encoded_);
   return append(encoded_);
@@ -120,6 +125,7 @@ Result<bool> FrameExchange::carry() {
 }
 
 void FrameExchange::take_last_words(int host) {
+  CIRANDA_ASSERT(carrier_ != nullptr);  // only a carrier loses hosts
   carrier_->take_last_words(host, into_log(), monotonic_ns());
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/engine/carrier.h"
 #include "core/engine/rank_context.h"
 #include "core/negotiate/negotiator.h"
@@ -66,11 +67,17 @@ class FrameExchange {
   // Carries frames to other hosts and back. Returns true if anything moved. An error of a lost host
   // names its first rank; lost_host() returns its number.
   Result<bool> carry();
-  int lost_host() const { return carrier_->lost_host(); }
+  int lost_host() const {
+    CIRANDA_ASSERT(carrier_ != nullptr);  // only a carrier loses hosts
+    return carrier_->lost_host();
+  }
   // Appends to the log what the lost host sent before it was lost.
   void take_last_words(int host);
   // Closes the connection to a host that has said goodbye.
-  void part_with(int host) { carrier_->part_with(host); }
+  void part_with(int host) {
+    CIRANDA_ASSERT(carrier_ != nullptr);
+    carrier_->part_with(host);
+  }
   // Returns an error like carry()'s if another host's kernel has not answered for `limit_ms`.
   Status check_answers(std::uint64_t limit_ms);
   // tell_failure() reports a failure to the other hosts, best effort. reported_failure() returns
