@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/thread.h"
 #include "core/base/yield_point.h"
@@ -13,6 +14,7 @@
 namespace ciranda {
 
 Status BackgroundThread::start() {
+  CIRANDA_ASSERT(!started());
   auto thread = start_thread("ciranda", [this] { loop(); });
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
@@ -20,6 +22,7 @@ Status BackgroundThread::start() {
 }
 
 void BackgroundThread::stop() {
+  CIRANDA_ASSERT(started());  // by Engine, which stops it once
   stopping_.store(true, std::memory_order_release);
   rank_.bells.wake_own_background();
   thread_.join();

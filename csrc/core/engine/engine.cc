@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/wire/operation_name.h"
 #include "core/wire/pair.h"
@@ -64,6 +65,7 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
       background_(rank_, seat_) {
   CIRANDA_ASSERT(static_cast<int>(local_ranks().size()) == local_size() &&
                  rank_.global(local_rank()) == rank());
+  CIRANDA_ASSERT(rank_.mesh.peers.size() == static_cast<std::size_t>(local_size()));
 }
 
 Status Engine::start_background() {
@@ -95,6 +97,8 @@ Status Engine::usable() const {
 }
 
 Result<Handle> Engine::submit(Submission&& submission) {
+  CIRANDA_ASSERT(submission.spec != nullptr);
+  CIRANDA_ASSERT(!submission.is_checked || submission.rows.empty());  // see Submission
   CIRANDA_TRY(usable());
   if (const Status status = Backends::available(submission.spec->backend, rank_.options.backends);
       !status) {
@@ -105,6 +109,10 @@ Result<Handle> Engine::submit(Submission&& submission) {
     CIRANDA_TRY(
         check_limits(*submission.spec, {.rows = submission.rows, .digest = submission.digest}));
   }
+  // By the callers: memory for each tensor, or a way to get it.
+  const std::size_t tensors = submission.spec->in_arena ? 0 : submission.spec->tensors.size();
+  CIRANDA_ASSERT(submission.inputs.size() >= tensors);
+  CIRANDA_ASSERT(submission.outputs.size() >= tensors || submission.allocate);
   if (is_pair(submission.spec->group)) {
     const auto region = GroupBackends::provide_region_of_pair(rank_, submission.spec->group);
     submission.arena = region ? region.value() : kNoRegion;  // submitted anyway: the peer waits
@@ -288,6 +296,7 @@ void Engine::shutdown() {
     finish_what_is_agreed();
     seat_.cycle().end_submissions(shut_down_error());  // also for threads past usable()
     say_goodbye();
+    CIRANDA_ASSERT(!seat_.cycle().unfinished());  // I10
     seat_.cycle().stop_reading();
   }
   rank_.bells.ring_all();
@@ -296,6 +305,7 @@ void Engine::shutdown() {
     const Seat::Taken taken(seat_, Seat::As::kVisitor);
     seat_.cycle().close_connections();
   }
+  CIRANDA_ASSERT(!background_.started());  // nobody drives any more
   rank_.mesh.place.reset();
   write_timeline();
 }

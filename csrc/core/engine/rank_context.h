@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/engine/engine_options.h"
 #include "core/engine/run/group_directory.h"
@@ -60,7 +61,10 @@ struct RankContext {
   bool one_host() const { return remote.hosts.size() == 1; }
   // Returns true if this rank carries the frames of its host to other hosts.
   bool first_of_several_hosts() const { return !one_host() && mesh.self == 0; }
-  LocalMesh::Peer& peer(int local) { return mesh.peers[static_cast<std::size_t>(local)]; }
+  LocalMesh::Peer& peer(int local) {
+    CIRANDA_ASSERT(local >= 0 && local < mesh.size);
+    return mesh.peers[static_cast<std::size_t>(local)];
+  }
   RankFlags& flags() const { return control.flags(mesh.self); }
 
   LocalMesh mesh;
