@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -36,6 +38,7 @@ struct SegmentTable::Pool {
   std::multimap<std::size_t, Block> free GUARDED_BY(mutex);  // given back by this rank, by bytes
 
   void give_back(Block block) EXCLUDES(mutex) {
+    CIRANDA_ASSERT(block.bytes >= kCountBytes && block.begin % kCountBytes == 0);  // by lend()
     const MutexLock lock(mutex);
     const std::size_t bytes = block.bytes;
     free.emplace(bytes, std::move(block));
@@ -77,6 +80,7 @@ Result<ArenaBuffer> SegmentTable::allocate(std::size_t bytes) {
     if (rest_.bytes > kCountBytes) pool_->give_back(rest_);
     rest_ = std::move(created).value();
   }
+  CIRANDA_ASSERT(rest_.bytes >= wanted);
   Block block = rest_;
   block.bytes = wanted;
   rest_.begin += wanted;
@@ -85,6 +89,9 @@ Result<ArenaBuffer> SegmentTable::allocate(std::size_t bytes) {
 }
 
 ArenaBuffer SegmentTable::lend(Block block) {
+  // I13: the count of the peers' leases is the block's own first line.
+  CIRANDA_ASSERT(block.begin % kCountBytes == 0 && block.bytes >= kCountBytes);
+  CIRANDA_ASSERT(block.begin + block.bytes <= block.segment.bytes());
   ArenaBuffer buffer{.ref = {.segment = block.number, .offset = block.begin + kCountBytes},
                      .data = block.segment.data() + block.begin + kCountBytes,
                      .bytes = block.bytes - kCountBytes};
@@ -114,6 +121,7 @@ Result<SegmentTable::Block> SegmentTable::create(std::size_t bytes) {
 }
 
 Status SegmentTable::add(Rank owner, std::uint32_t number, MemorySegment segment) {
+  CIRANDA_ASSERT(owner >= 0 && owner < mesh_.size && owner != mesh_.self);  // whose socket it is
   const MutexLock lock(mutex_);
   auto& theirs = segments_[static_cast<std::size_t>(owner)];
   if (number != theirs.size()) {
@@ -128,6 +136,7 @@ Status SegmentTable::add(Rank owner, std::uint32_t number, MemorySegment segment
 }
 
 Result<std::byte*> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::uint64_t bytes) {
+  CIRANDA_ASSERT(owner >= 0 && owner < mesh_.size);
   const MutexLock lock(mutex_);
   const auto& theirs = segments_[static_cast<std::size_t>(owner)];
   if (ref.segment >= theirs.size()) return static_cast<std::byte*>(nullptr);
@@ -145,7 +154,11 @@ Result<std::byte*> SegmentTable::resolve(Rank owner, const ArenaRef& ref, std::u
 
 std::shared_ptr<void> SegmentTable::lease(Rank owner, const ArenaRef& ref) {
   const MutexLock lock(mutex_);
-  const MemorySegment& segment = segments_[static_cast<std::size_t>(owner)][ref.segment];
+  const auto& theirs = segments_[static_cast<std::size_t>(owner)];
+  CIRANDA_ASSERT(ref.segment < theirs.size());  // by resolve(), which the caller has asked
+  const MemorySegment& segment = theirs[ref.segment];
+  CIRANDA_ASSERT(ref.offset >= kCountBytes && ref.offset % kCountBytes == 0 &&
+                 ref.offset <= segment.bytes());  // I13: the count is the line before it
   const std::size_t block = ref.offset - kCountBytes;
   // Relaxed: the message that tells the owner of this lease orders it before the owner's release.
   peer_leases(segment, block).fetch_add(1, std::memory_order_relaxed);
