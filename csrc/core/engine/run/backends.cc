@@ -31,6 +31,7 @@ std::string words_of(const FusedOp& op) {
 Backends::Backends(std::unique_ptr<Backend> shm, RingBackend* ring, BackendContext context,
                    std::span<const BackendEntry> entries)
     : context_(std::move(context)), entries_(entries), shm_(shm.get()), ring_(ring) {
+  CIRANDA_ASSERT(shm_ != nullptr);
   all_.push_back(std::move(shm));
 }
 
@@ -49,6 +50,7 @@ Backend& Backends::find(const Execution& execution) {
   if (backend == nullptr) {
     all_.push_back(entry_of(entries_, id).make(context_));
     backend = all_.back().get();
+    CIRANDA_ASSERT(backend != nullptr);
   }
   return *backend;
 }

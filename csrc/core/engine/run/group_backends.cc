@@ -52,7 +52,9 @@ GroupBackends::GroupBackends(RankContext& rank, PeerWatch& peers, std::unique_pt
       ring_(std::move(ring)),
       world_(std::make_unique<ShmBackend>(rank.control.world(), rank.bells, rank.mesh.self,
                                           all_locals(rank.mesh.size)),
-             ring_.get(), make_(*rank.groups.find(kWorldGroup)), rank.options.backends) {}
+             ring_.get(), make_(*rank.groups.find(kWorldGroup)), rank.options.backends) {
+  CIRANDA_ASSERT((ring_ == nullptr) == rank.one_host());
+}
 
 Result<ArenaBuffer> GroupBackends::provide_region(RankContext& rank,
                                                   const std::vector<Rank>& members) {
@@ -94,6 +96,7 @@ Status GroupBackends::add_pair(const Response& response) {
 Status GroupBackends::add_member_of(const std::shared_ptr<const Group>& group,
                                     const Response& response, std::shared_ptr<void> lease) {
   std::vector<Rank> locals = locals_among(group->ranks, rank_);
+  CIRANDA_ASSERT(!locals.empty());  // this rank is a member
   const Rank owner = locals.front();
   const Contribution* provided = contribution_of(response, rank_.global(owner));
   CIRANDA_ASSERT(provided != nullptr);  // all members contribute to it
@@ -102,12 +105,14 @@ Status GroupBackends::add_member_of(const std::shared_ptr<const Group>& group,
   if (owner != rank_.mesh.self) lease = rank_.segments.lease(owner, provided->arena);
   const std::size_t begin = aligned(static_cast<std::size_t>(provided->arena.offset)) -
                             static_cast<std::size_t>(provided->arena.offset);
+  CIRANDA_ASSERT(begin < GroupRegion::kAlignment);  // region_bytes() has room for it
   const GroupRegion region(place.value() + begin, static_cast<int>(locals.size()));
   const auto self =
       static_cast<int>(std::find(locals.begin(), locals.end(), rank_.mesh.self) - locals.begin());
   auto shm = std::make_unique<ShmBackend>(region, rank_.bells, self, std::move(locals));
   RingBackend* const ring =
       rank_.members_here(*group).size() < group->ranks.size() ? ring_.get() : nullptr;
+  CIRANDA_ASSERT(!others_.contains(group->id));  // I19: no number is used twice
   others_.emplace(
       group->id,
       std::make_unique<Other>(
@@ -131,6 +136,7 @@ void GroupBackends::drop_removed() {
 }
 
 void GroupBackends::start(Execution&& execution) {
+  CIRANDA_ASSERT(execution.op.group != nullptr && execution.number > 0 && execution.done);
   const GroupId id = execution.op.group->id;
   if (id == kWorldGroup) return world_.start(std::move(execution));
   const auto found = others_.find(id);
@@ -146,6 +152,7 @@ bool GroupBackends::advance() {
   for (Other* other : working_) moved = other->backends.advance() || moved;
   bool any_removed = false;
   std::erase_if(working_, [&](Other* other) {
+    CIRANDA_ASSERT(other->works);  // so drop_removed() has left it alone
     other->works = !other->backends.needs().none() || other->backends.broken() != nullptr;
     any_removed = any_removed || (!other->works && other->removed);
     return !other->works;

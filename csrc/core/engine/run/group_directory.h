@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/negotiate/group.h"
@@ -28,11 +29,13 @@ class GroupDirectory {
   void add(std::shared_ptr<const Group> group) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const GroupId id = group->id;
-    others_.emplace(id, std::move(group));
+    const bool is_new = others_.emplace(id, std::move(group)).second;
+    CIRANDA_ASSERT(id != kWorldGroup && is_new);  // I19: no number is used twice
   }
   void remove(GroupId id) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    others_.erase(id);
+    const std::size_t removed = others_.erase(id);
+    CIRANDA_ASSERT(removed == 1);  // I19: agreed, and add() knows every group
   }
 
  private:
