@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/kernels/combine.h"
 #include "core/plan/adasum.h"
 
@@ -28,7 +29,9 @@ struct AdasumOperations::Work {
         ranks(execution.op.group->ranks.size()),
         element_bytes(dtype_bytes(execution.op.dtype)),
         elements(bytes_of(execution.buffers) / element_bytes),
-        handle(std::make_shared<Operation>()) {}
+        handle(std::make_shared<Operation>()) {
+    CIRANDA_ASSERT(bytes_of(execution.buffers) % element_bytes == 0 && ranks > 0);
+  }
 
   // The payload is the buffers of the operation's members side by side, as one rank has them. Each
   // rank gets one slice of every rank's payload.
@@ -50,6 +53,7 @@ struct AdasumOperations::Work {
       if (from < to) fn(i, from - begin, to - from);
       first = last;
     }
+    CIRANDA_ASSERT(first == elements);  // each element belongs to one member
   }
   // Returns, for each rank, its elements in this rank's slice, starting at element `from`.
   std::vector<const std::byte*> rows(std::size_t self, std::uint64_t from) const {
@@ -88,6 +92,7 @@ void AdasumOperations::abort(const Error& why) {
 }
 
 void AdasumOperations::finish(const Status& status) {
+  CIRANDA_ASSERT(!waiting_.empty());
   const std::shared_ptr<Work> work = std::move(waiting_.front());
   waiting_.pop_front();
   work->execution.done(status, nullptr);
@@ -109,6 +114,7 @@ bool AdasumOperations::advance() {
       collect(work);
     } else {
       if (work.is_packed()) {
+        CIRANDA_ASSERT(work.packed != nullptr);  // by begin()
         const std::byte* from = work.packed.get();
         for (const Buffer& buffer : work.execution.buffers) {
           std::memcpy(buffer.out, from, buffer.out_bytes);
@@ -123,6 +129,7 @@ bool AdasumOperations::advance() {
 
 Status AdasumOperations::submit(const std::shared_ptr<Work>& work, Submission&& submission,
                                 OpKind kind, TensorSpec tensor) {
+  CIRANDA_ASSERT(work == waiting_.front());  // one at a time has the name
   const FusedOp& op = work->execution.op;
   submission.spec =
       std::make_shared<const RequestSpec>(RequestSpec{.name = kName,
@@ -191,6 +198,7 @@ void AdasumOperations::collect(Work& work) {
   const FusedOp& op = work.execution.op;
   const auto self = static_cast<std::size_t>(op.group->index_of(rank_.rank()));
   const std::size_t pairs = adasum_products(work.ranks);
+  CIRANDA_ASSERT(work.products.size() == work.execution.buffers.size() * pairs);
   work.each_part(self, [&](std::size_t member, std::uint64_t from, std::uint64_t count) {
     std::vector<double> factors = adasum_factors(
         std::span<const double>(work.products).subspan(member * pairs, pairs), work.ranks);

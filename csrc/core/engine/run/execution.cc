@@ -3,6 +3,8 @@
 #include <numeric>
 #include <string>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -51,12 +53,14 @@ Status add_allgather(const Response& response, std::size_t index, Rank self, Sub
   std::vector<std::optional<Digest>> digests;
   rows.reserve(response.contributions.size());
   for (Rank rank = 0; rank < static_cast<Rank>(response.contributions.size()); ++rank) {
+    CIRANDA_ASSERT(index < rows_of(response, rank).size());  // else the ranks have not agreed
     rows.push_back(rows_of(response, rank)[index]);
     digests.push_back(response.contributions[static_cast<std::size_t>(rank)].contribution.digest);
   }
   auto offsets = byte_offsets(rows, row_bytes(response.spec->tensors[index]));
   if (!offsets) return offsets.error();
   const auto own = static_cast<std::size_t>(self);
+  CIRANDA_ASSERT(own < response.contributions.size());  // every member contributes
   Buffer buffer{.in = submission.inputs[index],
                 .in_bytes = offsets.value()[own + 1] - offsets.value()[own],
                 .out_bytes = offsets.value().back()};
@@ -75,6 +79,7 @@ Status add_alltoall(const Response& response, Rank self, Submission& submission,
   std::vector<std::int64_t> received;
   std::uint64_t sent_bytes = 0;
   for (Rank sender = 0; sender < static_cast<Rank>(response.contributions.size()); ++sender) {
+    CIRANDA_ASSERT(rows_of(response, sender).size() == response.contributions.size());  // agreed
     auto offsets = byte_offsets(rows_of(response, sender), bytes_per_row);
     if (!offsets) return offsets.error();
     if (sender == self) sent_bytes = offsets.value().back();
@@ -104,6 +109,7 @@ Status add_reducescatter(const Response& response, std::size_t index, Rank self,
   auto offsets = byte_offsets(rows, row_bytes(tensor));
   if (!offsets) return offsets.error();
   const auto own = static_cast<std::size_t>(self);
+  CIRANDA_ASSERT(own + 1 < offsets.value().size());
   Buffer buffer{.in = submission.inputs[index],
                 .in_bytes = offsets.value().back(),
                 .out_bytes = offsets.value()[own + 1] - offsets.value()[own]};
@@ -118,6 +124,7 @@ Status add_reduce(const Response& response, std::size_t index, Rank self, int ra
                   Submission& submission, Execution& execution) {
   const std::uint64_t bytes = tensor_bytes(response.spec->tensors[index]);
   const Rank root = execution.op.root;
+  CIRANDA_ASSERT(root >= 0 && root < ranks);  // agreed: the root is a member
   for (Rank rank = 0; rank <= ranks; ++rank) {
     execution.offsets.push_back(rank <= root ? 0 : bytes);
   }
@@ -132,6 +139,7 @@ Status add_reduce(const Response& response, std::size_t index, Rank self, int ra
 
 Status add_member_memory(const Response& response, std::size_t index, Rank self, int ranks,
                          Submission& submission, Execution& execution) {
+  CIRANDA_ASSERT(self >= 0 && self < ranks && index < response.spec->tensors.size());
   switch (runs_as(response.spec->kind)) {
     case OpKind::kAllgather:
       return add_allgather(response, index, self, submission, execution);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/backend/reduce_args.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -33,10 +34,12 @@ bool came_inline(const FusedOp& op, const std::vector<Response>& responses) {
 void reduce_inline(const FusedOp& op, const std::vector<Response>& responses,
                    const Buffers& buffers) {
   const auto ranks = op.group->ranks.size();
+  CIRANDA_ASSERT(ranks <= kLocalRanksMax && buffers.size() == op.members.size());
   const kernels::ReduceArgs args = reduce_args(op, op.group->size());
   std::array<const std::byte*, kLocalRanksMax> inputs;
   for (std::size_t i = 0; i < op.members.size(); ++i) {
     const auto& contributions = responses[op.members[i].response].contributions;
+    CIRANDA_ASSERT(contributions.size() == ranks);  // by came_inline()
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       inputs[rank] = contributions[rank].contribution.inline_data.data();
     }

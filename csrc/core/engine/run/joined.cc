@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 Status without_joined(const FusedOp& op) {
@@ -24,6 +26,7 @@ bool leaves_arena(const FusedOp& op, std::size_t here) {
 Execution of_zeros(FusedOp op, const std::vector<Response>& responses, std::size_t here) {
   Execution execution{.op = std::move(op)};
   FusedOp& what = execution.op;
+  CIRANDA_ASSERT(reduces(what.kind) && !what.joined.empty());
   what.root = kNoRank;  // only reductions run
   std::uint64_t all_bytes = 0;
   const auto add = [&](std::uint64_t bytes) {
@@ -44,6 +47,7 @@ Execution of_zeros(FusedOp op, const std::vector<Response>& responses, std::size
     buffer.in = buffer.out = place;
     place += buffer.in_bytes;
   }
+  CIRANDA_ASSERT(place == zeros->data() + all_bytes);
   execution.done = [zeros](const Status&, const std::shared_ptr<DeviceEvent>&) {};
   return execution;
 }

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 SubmittedExchange::SubmittedExchange(std::vector<std::byte> mine)
@@ -31,6 +33,7 @@ bool SubmittedExchange::done() const {
 }
 
 Result<std::vector<std::vector<std::byte>>> SubmittedExchange::result() const {
+  CIRANDA_ASSERT(done());
   CIRANDA_TRY(refused_);
   CIRANDA_TRY(handle_->status());
   std::vector<std::vector<std::byte>> parts;
@@ -39,6 +42,7 @@ Result<std::vector<std::vector<std::byte>>> SubmittedExchange::result() const {
     parts.emplace_back(from, from + rows);
     from += rows;
   }
+  CIRANDA_ASSERT(from == memory_->all.end());  // the engine asked for as many rows as it tells
   return parts;
 }
 
