@@ -17,6 +17,7 @@ template <typename Fn>
 void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
                   std::uint64_t bytes, Fn&& fn) {
   auto next = std::upper_bound(starts.begin(), starts.end(), begin);
+  CIRANDA_ASSERT(next != starts.begin());  // the first member begins at 0
   auto member = static_cast<std::size_t>(next - starts.begin()) - 1;
   for (std::uint64_t done = 0; done < bytes; ++member) {
     const std::uint64_t at = begin + done - starts[member];
@@ -45,6 +46,7 @@ ShmBackend::ShmBackend(GroupRegion region, PeerBells bells, int self, std::vecto
       ranks_(static_cast<int>(locals.size())),
       locals_(std::move(locals)) {
   CIRANDA_ASSERT(ranks_ == region_.members() && self_ >= 0 && self_ < ranks_);
+  CIRANDA_ASSERT(std::is_sorted(locals_.begin(), locals_.end()));
 }
 
 void ShmBackend::start(Execution&& execution) {
@@ -54,12 +56,18 @@ void ShmBackend::start(Execution&& execution) {
     op.operation = ++operations_started_;  // from 1: zeroed words belong to no operation
     op.chunks = (op.execution.arena_bytes + kChunkBytes - 1) / kChunkBytes;
     CIRANDA_ASSERT(op.chunks <= kChunkMask);
+    const std::size_t buckets = op.execution.arena.size();
+    CIRANDA_ASSERT(buckets <= static_cast<std::size_t>(ranks_));
+    CIRANDA_ASSERT(op.chunks == 0 || buckets > 0);  // a rank that has joined has no bucket
     return;
   }
   if (spare_.empty()) spare_.emplace_back();
   staged_.splice(staged_.end(), spare_, spare_.begin());
   Staged& op = staged_.back();
   op.execution = std::move(execution);
+  const Rank root = op.execution.op.root;
+  CIRANDA_ASSERT(!op.execution.buffers.empty());
+  CIRANDA_ASSERT(op.execution.op.kind != OpKind::kBroadcast || (root >= 0 && root < ranks_));
   op.in_begin.clear();
   op.out_begin.clear();
   std::uint64_t in_bytes = 0;
@@ -72,7 +80,7 @@ void ShmBackend::start(Execution&& execution) {
   }
   op.schedule = StagedSchedule({.kind = op.execution.op.kind,
                                 .ranks = ranks_,
-                                .root = op.execution.op.root,
+                                .root = root,
                                 .payload_bytes = in_bytes,
                                 .offsets = std::move(op.execution.offsets)},
                                kStagingSlotBytes);
@@ -143,6 +151,8 @@ void ShmBackend::abort(const Error& why) {
 // Private memory through staging slots
 
 bool ShmBackend::advance_staged(Staged& op) {
+  CIRANDA_ASSERT(op.copied_out <= op.reduced && op.reduced <= op.copied_in &&
+                 op.copied_in <= op.schedule.rounds());
   bool moved = false;
   // Later stages run first: their data was just reduced and is still in the cache.
   for (bool step = true; step; moved |= step) step = copy_out(op) || reduce(op) || copy_in(op);
@@ -158,6 +168,7 @@ bool ShmBackend::copy_in(Staged& op) {
   op.schedule.round(self_, op.copied_in, round_);
   std::byte* slot = region_.slot(self_, round);
   for (const CopyIn& copy : round_.copy_in) {
+    CIRANDA_ASSERT(copy.slot_offset + copy.bytes <= kStagingSlotBytes);
     for_each_run(
         op.in_begin, copy.user_offset, copy.bytes,
         [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
@@ -177,6 +188,7 @@ bool ShmBackend::reduce(Staged& op) {
   op.schedule.round(self_, op.reduced, round_);
   if (round_.reduce && round_.reduce->bytes > 0) {
     const ReduceSlice& slice = *round_.reduce;
+    CIRANDA_ASSERT(slice.slot_offset + slice.bytes <= kStagingSlotBytes);
     const FusedOp& fused = op.execution.op;
     const kernels::ReduceArgs args = reduce_args(fused, ranks_);
     // A reducescatter has one member, and its output starts at another offset than its input.
@@ -209,6 +221,7 @@ bool ShmBackend::copy_out(Staged& op) {
   op.schedule.round(self_, op.copied_out, round_);
   if (round_.copy_out_after_reduce && !all_reached(&GroupFlags::reduced, round + 1)) return false;
   for (const CopyOut& copy : round_.copy_out) {
+    CIRANDA_ASSERT(copy.from == self_ || copy.slot_offset + copy.bytes <= kStagingSlotBytes);
     for_each_run(
         op.out_begin, copy.user_offset, copy.bytes,
         [&](std::size_t member, std::uint64_t at, std::uint64_t done, std::uint64_t bytes) {
@@ -248,6 +261,7 @@ bool ShmBackend::advance_claimed(Claimed& op) {
   bool moved = false;
   while (const auto chunk = claim_chunk(op)) {
     const std::uint64_t begin = *chunk * kChunkBytes;
+    CIRANDA_ASSERT(begin < op.execution.arena_bytes);  // by claim_chunk()
     const std::uint64_t bytes = std::min(kChunkBytes, op.execution.arena_bytes - begin);
     const std::size_t ranks = op.execution.arena.size();  // ranks that have not joined
     CIRANDA_ASSERT(ranks + op.execution.op.joined.size() >= static_cast<std::size_t>(ranks_));
