@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -48,7 +50,10 @@ RingBackend::RingBackend(RemoteMesh& mesh, ControlBlock control, PeerBells bells
       local_rank_(local_rank),
       memory_(std::move(memory)),
       options_(options),
-      exchange_(mesh.links, options.authenticates) {}
+      exchange_(mesh.links, options.authenticates) {
+  CIRANDA_ASSERT(mesh_.local_ranks()[static_cast<std::size_t>(local_rank_)] == mesh_.self);
+  CIRANDA_ASSERT(options_.stage_bytes_max > 0 && options_.stage_bytes_max % 64 == 0);
+}
 
 void RingBackend::start(Execution&& execution) {
   const bool has_copies =
@@ -62,6 +67,7 @@ void RingBackend::start(Execution&& execution) {
   for (std::uint64_t begin = 0;; begin += options_.stage_bytes_max, ++number) {
     const std::uint64_t bytes = std::min(options_.stage_bytes_max, payload_bytes - begin);
     const bool last = begin + bytes == payload_bytes;
+    CIRANDA_ASSERT(number >> kRoundBits == execution.number);  // no more rounds than numbers
     Execution round{.op = execution.op, .buffers = part_of(execution.buffers, begin, bytes)};
     round.done = last ? std::move(execution.done) : [](const Status&, const auto&) {};
     add(std::move(round), members, number, /*staged=*/true);
@@ -77,6 +83,9 @@ const std::shared_ptr<const RingMembers>& RingBackend::members_of(const Group& g
 
 void RingBackend::add(Execution execution, const std::shared_ptr<const RingMembers>& members,
                       std::uint64_t number, bool staged) {
+  // Numbers rise, so that one number tells the peers how far this rank is.
+  CIRANDA_ASSERT(number > crossed_);
+  CIRANDA_ASSERT(operations_.empty() || number > operations_.back().number());
   const bool in_arena = execution.op.in_arena;
   const std::uint64_t payload_bytes =
       in_arena ? execution.arena_bytes : bytes_of(execution.buffers);
@@ -134,6 +143,7 @@ bool RingBackend::fill_stage(const RingOperation& op) {
     if (!stage) return fail(stage.error());
     stage_ = std::move(stage).value();
   }
+  CIRANDA_ASSERT(stage_.data != nullptr && stage_.bytes >= op.private_bytes());
   const FusedOp& what = op.op();
   if (what.kind != OpKind::kBroadcast || what.root == op.members().self)
     op.copy_to_stage(stage_.data);
@@ -146,6 +156,7 @@ bool RingBackend::fill_stage(const RingOperation& op) {
 
 bool RingBackend::advance_channels(RingOperation& op) {
   if (has_crossed(op)) return false;
+  CIRANDA_ASSERT(!op.waits_for_stages());
   bool moved = false;
   for (RingChannel& channel : op.channels()) {
     const auto progress = exchange_.advance(op, channel);
@@ -170,6 +181,7 @@ bool RingBackend::all_crossed(const RingOperation& op) const {
 }
 
 void RingBackend::finish_front() {
+  CIRANDA_ASSERT(crossed_ == operations_.front().number());  // one after the other
   const Done done = operations_.front().finish();
   operations_.pop_front();
   done({}, nullptr);

@@ -68,7 +68,9 @@ void RingExchange::watched(const RingOperation& op, std::vector<Watched>& out) c
     }
     if (channel.wants_room) {
       const Send send = schedule.step(channel.index, channel.sends).send;
-      out.push_back({.socket = link(op, channel, send.to)->stream.fd(), .writable = true});
+      const DataLink* const peer = link(op, channel, send.to);
+      CIRANDA_ASSERT(peer != nullptr);  // a message to it has begun
+      out.push_back({.socket = peer->stream.fd(), .writable = true});
     }
   }
 }
@@ -183,6 +185,7 @@ void RingExchange::call_peers(const RingOperation& op) {
 DataLink* RingExchange::link(const RingOperation& op, const RingChannel& channel,
                              int participant) const {
   const auto index = static_cast<std::size_t>(op.plan().rank(participant, channel.index));
+  CIRANDA_ASSERT(index < op.members().ranks.size());
   return links_.find(op.members().ranks[index], op.plan().stream(channel.index));
 }
 

@@ -40,6 +40,8 @@ RingMembers::RingMembers(const Group& group, Rank rank, const std::vector<Rank>&
     locals.push_back(static_cast<int>(local - local_ranks.begin()));
   }
   place = static_cast<int>(std::find(here.begin(), here.end(), self) - here.begin());
+  CIRANDA_ASSERT(self >= 0 && static_cast<std::size_t>(place) < here.size());  // a member
+  CIRANDA_ASSERT(here.size() <= static_cast<std::size_t>(kLocalRanksMax));
 }
 
 RingOperation::RingOperation(Execution execution, HierarchicalPlan plan,
@@ -63,6 +65,7 @@ RingOperation::RingOperation(Execution execution, HierarchicalPlan plan,
 void RingOperation::take_data() {
   if (op().in_arena) {
     copies_ = execution_.arena;
+    CIRANDA_ASSERT(copies_.size() == members_->here.size());  // else the data has left the arena
     output_ = copies_[static_cast<std::size_t>(members_->place)];
     input_ = output_;
   } else if (!staged_) {
@@ -77,6 +80,7 @@ void RingOperation::copy_to_stage(std::byte* stage) const {
 // Puts the members side by side, or makes a copy that may be scaled.
 void RingOperation::gather() {
   const Buffers& buffers = execution_.buffers;
+  CIRANDA_ASSERT(!buffers.empty());
   input_ = buffers.front().in;
   output_ = buffers.front().out;
   if (buffers.size() == 1 && execution_.op.prescale == 1.0) return;
@@ -92,6 +96,7 @@ void RingOperation::gather() {
 }
 
 void RingOperation::take_stages(std::vector<std::byte*> stages, int root) {
+  CIRANDA_ASSERT(waits_for_stages() && stages.size() == members_->here.size());
   copies_ = std::move(stages);
   output_ = copies_[static_cast<std::size_t>(members_->place)];
   input_ = root == kNobody ? output_ : copies_[static_cast<std::size_t>(root)];
@@ -104,6 +109,7 @@ bool RingOperation::is_through() const {
 }
 
 Done RingOperation::finish() {
+  CIRANDA_ASSERT(is_through() && !waits_for_stages());
   const Buffers& buffers = execution_.buffers;
   if (staged_ || buffers.size() > 1) copy_out(output_, buffers);
   return std::move(execution_.done);
@@ -112,6 +118,7 @@ Done RingOperation::finish() {
 void RingOperation::make_chunks(RingChannel& channel, std::uint32_t count) {
   const auto locals = members_->here.size();
   const FusedOp& what = execution_.op;
+  CIRANDA_ASSERT(copies_.empty() || copies_.size() == locals);
   for (; channel.chunks < count; ++channel.chunks) {
     if (copies_.empty() || (locals == 1 && what.prescale == 1.0)) continue;
     const Piece piece = plan_.schedule().chunk(channel.index, channel.chunks);
@@ -135,6 +142,7 @@ std::byte* RingOperation::payload(RingChannel& channel, const Piece& piece, bool
   std::byte* const from = place(channel, piece);
   const FusedOp& what = execution_.op;
   if (!what.wire_dtype) return from;
+  CIRANDA_ASSERT(piece.bytes <= channel.rounded.size());  // at most a segment
   if (begins) {
     kernels::cast(what.dtype, from, *what.wire_dtype, channel.rounded.data(),
                   piece.bytes / dtype_bytes(what.dtype));
@@ -197,6 +205,7 @@ void RingOperation::widen(RingChannel& channel, const Step& step, const std::byt
 
 std::byte* RingOperation::landing(RingChannel& channel, const Receive& receive) {
   const bool stays = receive.apply == Apply::kCopy && !execution_.op.wire_dtype;
+  CIRANDA_ASSERT(stays || receive.piece.bytes <= channel.arrived.size());  // at most a segment
   return stays ? place(channel, receive.piece) : channel.arrived.data();
 }
 
@@ -207,6 +216,7 @@ std::byte* RingOperation::place(RingChannel& channel, const Piece& piece) {
     case Space::kOutput:
       return output_ + piece.begin;
     case Space::kScratch:
+      CIRANDA_ASSERT(piece.begin + piece.bytes <= channel.scratch.size());
       return channel.scratch.data() + piece.begin;
   }
   CIRANDA_UNREACHABLE();
