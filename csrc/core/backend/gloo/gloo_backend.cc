@@ -23,7 +23,10 @@ namespace {
 // Returns the lengths of `count` parts that begin at `offsets` and follow one another.
 std::vector<std::uint64_t> lengths(const std::uint64_t* offsets, std::size_t count) {
   std::vector<std::uint64_t> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = offsets[i + 1] - offsets[i];
+  for (std::size_t i = 0; i < count; ++i) {
+    CIRANDA_ASSERT(offsets[i] <= offsets[i + 1]);
+    bytes[i] = offsets[i + 1] - offsets[i];
+  }
   return bytes;
 }
 
@@ -48,7 +51,11 @@ class Run {
         ranks_(static_cast<std::size_t>(context.size)),
         local_rank_(static_cast<std::size_t>(context.local_rank)),
         execution_(execution),
-        op_(execution.op) {}
+        op_(execution.op) {
+    CIRANDA_ASSERT(self_ < ranks_);
+    CIRANDA_ASSERT(!op_.in_arena || local_rank_ < execution_.arena.size());  // see leaves_arena()
+    CIRANDA_ASSERT(op_.in_arena || !execution_.buffers.empty());
+  }
 
   Status collective() {
     switch (op_.kind) {
@@ -129,11 +136,13 @@ class Run {
   }
 
   Status allgather() {
+    CIRANDA_ASSERT(execution_.offsets.size() == ranks_ + 1);
     const Buffer& buffer = execution_.buffers[0];
     return group_.allgather(buffer.in, buffer.out, lengths(execution_.offsets.data(), ranks_));
   }
 
   Status alltoall() {
+    CIRANDA_ASSERT(execution_.offsets.size() == ranks_ * (ranks_ + 1));
     const Buffer& buffer = execution_.buffers[0];
     const auto sent_by = [&](std::size_t rank) {
       return lengths(&execution_.offsets[rank * (ranks_ + 1)], ranks_);
@@ -146,6 +155,7 @@ class Run {
   // Gloo has no reducescatter for any size and any function. So each rank receives the other ranks'
   // inputs to its part and reduces them together. No algorithm sends less.
   Status reducescatter() {
+    CIRANDA_ASSERT(execution_.offsets.size() == ranks_ + 1);
     const Buffer& buffer = execution_.buffers[0];
     const std::uint64_t bytes = buffer.out_bytes;
     const StagingMemory parts(ranks_ * bytes);
@@ -185,6 +195,7 @@ class Run {
       copy_scaled(to, buffer.in, buffer.in_bytes, factor);
       to += buffer.in_bytes;
     }
+    CIRANDA_ASSERT(to == stage.data() + stage.size());
   }
 
   void copy_out(const StagingMemory& stage, double factor) const {
@@ -193,6 +204,7 @@ class Run {
       copy_scaled(buffer.out, from, buffer.out_bytes, factor);
       from += buffer.out_bytes;
     }
+    CIRANDA_ASSERT(from == stage.data() + stage.size());
   }
 
   GlooGroup& group_;
@@ -228,6 +240,7 @@ class GlooThread {
   void push(Queued& operation) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
+      CIRANDA_ASSERT(!stopped_);  // nothing starts after abort()
       queue_.push_back(&operation);
     }
     tell();
@@ -345,6 +358,7 @@ class GlooBackend final : public Backend {
 
  private:
   void listen() {
+    CIRANDA_ASSERT(!group_ && !exchange_ && !thread_);
     auto group = GlooGroup::listen(context_.rank, context_.size, context_.address);
     if (!group) {
       broken_ = group.error();
@@ -355,6 +369,7 @@ class GlooBackend final : public Backend {
   }
 
   void begin() {
+    CIRANDA_ASSERT(group_ && !thread_);  // by listen(), and once
     auto addresses = exchange_->result();
     exchange_.reset();
     if (!addresses) {

@@ -50,11 +50,13 @@ class WaitingRoom {
  public:
   void enter(Waiting& buffer) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    buffers_.insert(&buffer);
+    const bool is_new = buffers_.insert(&buffer).second;
+    CIRANDA_ASSERT(is_new);
   }
   void leave(Waiting& buffer) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    buffers_.erase(&buffer);
+    const std::size_t left = buffers_.erase(&buffer);
+    CIRANDA_ASSERT(left == 1);  // by enter()
   }
   void close() EXCLUDES(mutex_) {
     closed_.store(true);
@@ -180,6 +182,7 @@ struct GlooGroup::Mesh {
       : device(gloo::transport::tcp::CreateDevice(address.c_str())),
         pairs(std::make_shared<Pairs>(device->createContext(rank, size), room)),
         ranks(std::make_shared<Ranks>(device, pairs)) {
+    CIRANDA_ASSERT(rank >= 0 && rank < size);
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank) pairs->createPair(peer);
     }
@@ -236,6 +239,7 @@ void GlooGroup::Mesh::connect_pair(int peer, const std::vector<char>& address) {
   {
     const MutexLock lock(connecting_mutex);
     if (room.closed()) throw Cancelled();
+    CIRANDA_ASSERT(connecting == nullptr);  // one thread connects, one pair at a time
     connecting = &pair;
   }
   std::exception_ptr failure;
@@ -305,6 +309,7 @@ Status GlooGroup::connect(std::span<const std::vector<std::byte>> addresses) {
 
 Status GlooGroup::allreduce(DType dtype, ReduceOp op, const std::byte* in, std::byte* out,
                             std::uint64_t bytes) {
+  CIRANDA_ASSERT(bytes % dtype_bytes(dtype) == 0 && op != ReduceOp::kAdasum);
   return mesh_->run([&] {
     gloo::AllreduceOptions options(mesh_->ranks);
     Algorithm algorithm = Algorithm::RING;
@@ -329,6 +334,7 @@ Status GlooGroup::allreduce(DType dtype, ReduceOp op, const std::byte* in, std::
 }
 
 Status GlooGroup::broadcast(Rank root, const std::byte* in, std::byte* out, std::uint64_t bytes) {
+  CIRANDA_ASSERT(root >= 0 && root < mesh_->ranks->size);
   return mesh_->run([&] {
     gloo::BroadcastOptions options(mesh_->ranks);
     if (mesh_->ranks->rank == root && in != out) {
@@ -343,6 +349,7 @@ Status GlooGroup::broadcast(Rank root, const std::byte* in, std::byte* out, std:
 
 Status GlooGroup::allgather(const std::byte* in, std::byte* out,
                             const std::vector<std::uint64_t>& counts) {
+  CIRANDA_ASSERT(counts.size() == static_cast<std::size_t>(mesh_->ranks->size));
   return mesh_->run([&] {
     gloo::AllgathervOptions options(mesh_->ranks);
     options.setInput(chars(writable(in)), counts[static_cast<std::size_t>(mesh_->ranks->rank)]);
@@ -354,6 +361,8 @@ Status GlooGroup::allgather(const std::byte* in, std::byte* out,
 
 Status GlooGroup::alltoall(const std::byte* in, const std::vector<std::uint64_t>& in_counts,
                            std::byte* out, const std::vector<std::uint64_t>& out_counts) {
+  const auto size = static_cast<std::size_t>(mesh_->ranks->size);
+  CIRANDA_ASSERT(in_counts.size() == size && out_counts.size() == size);
   return mesh_->run([&] {
     gloo::AlltoallvOptions options(mesh_->ranks);
     options.setInput(chars(writable(in)),
