@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/wire/codec.h"
 
@@ -49,6 +50,7 @@ Result<Greeting> decoded(std::span<const std::byte> bytes) {
 
 // Returns the bytes of the rank that has this index in an Execution's offsets.
 std::uint64_t part_bytes(const std::vector<std::uint64_t>& offsets, std::size_t index) {
+  CIRANDA_ASSERT(index + 1 < offsets.size() && offsets[index] <= offsets[index + 1]);
   return offsets[index + 1] - offsets[index];
 }
 
@@ -78,6 +80,7 @@ void NcclBackend::start(Execution&& execution) {
   if (const Status status = check_device(execution); !status.ok()) break_off(status.error());
   executions_.push_back({.execution = std::move(execution)});
   if (broken_ || communicator_ || exchange_) return;
+  CIRANDA_ASSERT(stream_ != nullptr);  // by check_device()
   const OnDevice on_device(*stream_);
   exchange_ = context_.exchange("nccl", hello());
 }
@@ -94,6 +97,7 @@ Status NcclBackend::check_device(const Execution& execution) {
   }
   if (!stream_) stream_ = device.front().stream;
   for (const DeviceWork& work : device) {
+    CIRANDA_ASSERT(work.stream != nullptr);  // only work with a stream is listed
     if (work.stream->device() != stream_->device()) {
       return refused("the tensor is on GPU " + std::to_string(work.stream->device()) +
                      ", but this rank began with GPU " + std::to_string(stream_->device()) +
@@ -116,6 +120,7 @@ std::vector<std::byte> NcclBackend::hello() {
 }
 
 Status NcclBackend::connect() {
+  CIRANDA_ASSERT(exchange_ && !communicator_);
   const auto parts = exchange_->result();
   exchange_.reset();
   if (!parts) return parts.error();
@@ -159,6 +164,7 @@ bool NcclBackend::advance() {
 }
 
 Result<bool> NcclBackend::advance_front(Status& status) {
+  CIRANDA_ASSERT(!executions_.empty() && (communicator_ || exchange_));  // by start()
   if (!communicator_ && !exchange_->done()) return false;
   const OnDevice on_device(*stream_);
   CIRANDA_TRY(on_device.status());
@@ -253,7 +259,9 @@ cudaStream_t NcclBackend::stream() const {
 ncclResult_t NcclBackend::queue_member(const FusedOp& op, const Buffer& buffer,
                                        ncclRedOp_t reduce_op) {
   if (buffer.out_bytes == 0) return ncclSuccess;
+  CIRANDA_ASSERT(buffer.in_bytes == buffer.out_bytes);
   if (op.kind == OpKind::kBroadcast) {
+    CIRANDA_ASSERT(op.root >= 0 && op.root < context_.size);
     return api_->broadcast(buffer.in, buffer.out, buffer.out_bytes, ncclUint8, op.root,
                            communicator_->get(), stream());
   }
@@ -264,6 +272,7 @@ ncclResult_t NcclBackend::queue_member(const FusedOp& op, const Buffer& buffer,
 ncclResult_t NcclBackend::queue_allgather(const Execution& execution) {
   const Buffer& buffer = execution.buffers.front();
   const auto& offsets = execution.offsets;
+  CIRANDA_ASSERT(offsets.size() == static_cast<std::size_t>(context_.size) + 1);
   if (parts_are_equal(offsets)) {
     if (buffer.in_bytes == 0) return ncclSuccess;
     return api_->all_gather(buffer.in, buffer.out, buffer.in_bytes, ncclUint8, communicator_->get(),
@@ -285,6 +294,7 @@ ncclResult_t NcclBackend::queue_alltoall(const Execution& execution) {
   const auto self = static_cast<std::size_t>(context_.rank);
   const auto row = static_cast<std::size_t>(context_.size) + 1;  // a row of offsets for each sender
   const auto& offsets = execution.offsets;
+  CIRANDA_ASSERT(offsets.size() == (row - 1) * row);
   ncclResult_t result = ncclSuccess;
   std::uint64_t received = 0;
   for (int peer = 0; peer < context_.size && !failed(result); ++peer) {
@@ -301,12 +311,14 @@ ncclResult_t NcclBackend::queue_alltoall(const Execution& execution) {
     }
     received += receives;
   }
+  CIRANDA_ASSERT(failed(result) || received == buffer.out_bytes);
   return result;
 }
 
 ncclResult_t NcclBackend::queue_reducescatter(const Execution& execution, ncclRedOp_t reduce_op) {
   const Buffer& buffer = execution.buffers.front();
   const auto& offsets = execution.offsets;
+  CIRANDA_ASSERT(offsets.size() == static_cast<std::size_t>(context_.size) + 1);
   const std::size_t element_bytes = dtype_bytes(execution.op.dtype);
   const ncclDataType_t type = nccl_type(execution.op.dtype);
   if (parts_are_equal(offsets)) {
@@ -330,6 +342,7 @@ Status NcclBackend::look_at_device() {
   const std::uint64_t now = monotonic_ns();
   if (!last_ || now < next_look_ns_) return {};
   next_look_ns_ = now + options_.look_ns;
+  CIRANDA_ASSERT(communicator_ != nullptr);  // it has queued what `last_` stands behind
   if (const auto ready = communicator_->ready(); !ready) return ready.error();
   const auto passed = last_->passed();
   if (!passed) return passed.error();

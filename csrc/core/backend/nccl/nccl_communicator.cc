@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 
 namespace ciranda {
@@ -59,6 +60,7 @@ bool NcclCommunicator::finalize() {
 }
 
 Result<bool> NcclCommunicator::ready() {
+  CIRANDA_ASSERT(!ended_);  // no call follows abort()
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = api_->comm_get_async_error(comm_, &state);
   const ncclResult_t result = asked != ncclSuccess ? asked : state;
@@ -75,6 +77,7 @@ void NcclCommunicator::abort() {
 }
 
 void NcclCommunicator::end(ncclResult_t (NcclApi::*how)(ncclComm_t)) {
+  CIRANDA_ASSERT(!ended_ && comm_ != nullptr);
   ended_ = std::make_shared<std::atomic<bool>>(false);
   ending_ = std::thread([api = api_, stream = stream_, comm = comm_, how, ended = ended_] {
     {

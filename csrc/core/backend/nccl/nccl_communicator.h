@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/backend/nccl/nccl_api.h"
+#include "core/base/assert.h"
 #include "core/base/device.h"
 
 namespace ciranda {
@@ -34,7 +35,10 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   // For calls of NCCL. Only while ready() is true.
-  ncclComm_t get() const { return comm_; }
+  ncclComm_t get() const {
+    CIRANDA_ASSERT(made_ && !ended_);
+    return comm_;
+  }
   // Returns true if all calls so far are complete: the communicator is made, and queued work is on
   // the stream. An error may come from any earlier call, and it is permanent.
   Result<bool> ready();

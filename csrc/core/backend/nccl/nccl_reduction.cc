@@ -80,6 +80,7 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 Result<NcclReduction> nccl_reduction(const FusedOp& op, int ranks, const NcclOldest& oldest) {
+  CIRANDA_ASSERT(ranks >= 1 && reduces(op.kind));
   if (is_float8(op.dtype) && oldest.version < kFloat8VersionMin) {
     return refused(op, "before 2.24, and a rank has an older one; convert the tensor to bfloat16");
   }
