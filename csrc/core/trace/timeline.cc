@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/trace/timeline_file.h"
 #include "core/wire/operation_name.h"
@@ -65,6 +66,7 @@ Status Timeline::start(const std::string& path, bool marks_cycles) {
   if (path.empty()) {
     return Error{.code = ErrorCode::kInvalidArgument, .text = "the timeline needs a file's name"};
   }
+  CIRANDA_ASSERT(events_.empty() && labels_.empty() && dropped_ == 0);  // by take()
   CIRANDA_TRY(check_folder(full));
   path_ = std::move(full);
   marks_cycles_ = marks_cycles;
@@ -88,6 +90,7 @@ TimelinePart Timeline::take() {
   const MutexLock lock(mutex_);
   on_.store(false, std::memory_order_relaxed);
   if (path_.empty()) return {};
+  CIRANDA_ASSERT(starts_ > 0);
   // The file drops the events of other starts and other jobs: see TimelineFile::open().
   TimelinePart part{.path = std::exchange(path_, {}),
                     .job = job_ + "." + std::to_string(starts_),
@@ -105,6 +108,7 @@ void Timeline::add(std::uint64_t begin_ns, std::uint64_t end_ns) {
     ++dropped_;
     return;
   }
+  CIRANDA_ASSERT(events_.size() < events_.capacity());  // reserved by start()
   events_.push_back({&*labels_.insert(label_).first, begin_ns, end_ns});
 }
 
@@ -163,6 +167,7 @@ std::vector<std::string> Timeline::events_as_text() const {
     const std::uint64_t begin_ns = clock_.at_host_0(event.begin_ns);
     const std::uint64_t end_ns = clock_.at_host_0(event.end_ns);
     const std::size_t feed = event.label->find('\n');
+    CIRANDA_ASSERT(feed != std::string::npos);  // by record() and its like
     const std::string what = event.label->substr(0, feed);
     const std::string name = event.label->substr(feed + 1);
     if (name.empty()) {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -112,12 +114,14 @@ bool TimelineFile::copy_events(const std::string& head) {
 }
 
 void TimelineFile::add(std::string_view events) {
+  CIRANDA_ASSERT(file_ != nullptr && !events.empty());  // open, and not closed yet
   if (has_events_) std::fwrite(kBetween.data(), 1, kBetween.size(), file_.get());
   std::fwrite(events.data(), 1, events.size(), file_.get());
   has_events_ = true;
 }
 
 Status TimelineFile::close() {
+  CIRANDA_ASSERT(file_ != nullptr);  // closed once
   std::fwrite(kEnd.data(), 1, kEnd.size(), file_.get());
   const bool good = std::ferror(file_.get()) == 0;
   const bool closed = std::fclose(file_.release()) == 0;
