@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/job/world.h"
 #include "core/wire/operation_name.h"
 
@@ -83,6 +84,7 @@ Result<ProcessSet> make_process_set(Engine& engine, std::vector<Rank> ranks) {
   }
   auto group = engine.add_group(std::move(ranks));
   if (!group) return group.error();
+  CIRANDA_ASSERT(group.value() != nullptr && group.value()->id != kWorldGroup);
   return ProcessSet(std::move(group).value(), engine.rank());
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/secret.h"
 
@@ -94,6 +95,7 @@ void JobTimeline::end(std::uint64_t patience_ns) {
 // One file
 
 Status JobTimeline::merge(const ClockReading& first) {
+  CIRANDA_ASSERT(!engine_.one_host() && !first_);  // on one host nothing is measured
   Timeline& timeline = engine_.timeline();
   timeline.pause();
   const Status met = meet(kStop);
@@ -165,6 +167,8 @@ Result<JobTimeline::Clocks> JobTimeline::read_clocks(const std::string& name, bo
   const auto all = from_bytes<Seen>(told.value());
   if (!all) return all.error();
   const auto first_here = static_cast<std::size_t>(engine_.local_ranks().front());
+  CIRANDA_ASSERT(all.value().size() == static_cast<std::size_t>(engine_.size()) &&
+                 first_here < all.value().size());
   return Clocks{
       .all_record = std::all_of(all.value().begin(), all.value().end(),
                                 [](const Seen& of_rank) { return of_rank.records != 0; }),
@@ -204,6 +208,7 @@ Result<std::vector<std::string>> JobTimeline::collect(OpKind kind, const std::st
   const auto handle = engine_.submit(std::move(submission));
   if (!handle) return handle.error();
   CIRANDA_TRY(wait(handle.value()));
+  CIRANDA_ASSERT(gathers || handle.value()->digests().size() == handle.value()->rows().size());
   std::vector<std::string> parts;
   std::size_t at = 0;
   for (const std::int64_t rows : handle.value()->rows()) {
@@ -217,6 +222,7 @@ Result<std::vector<std::string>> JobTimeline::collect(OpKind kind, const std::st
                    .rank = static_cast<Rank>(rank)};
     }
   }
+  CIRANDA_ASSERT(at == memory->all.size());  // the engine asked for as many rows as it tells
   return parts;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
 #include "core/transport/dial/job_key.h"
@@ -46,6 +47,7 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
   const bool later = std::exchange(handover.taken, true);
   Fd listener(later ? -1 : remote.listener_fd);
   CIRANDA_TRY(take_key(config, handover, later));
+  CIRANDA_ASSERT(handover.key.has_value() && handover.met);
   auto mesh = join_remote({.self = {.rank = rank_info.rank,
                                     .size = rank_info.size,
                                     .host = rank_info.cross_rank,
@@ -131,7 +133,12 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
 World::World(Config config, std::shared_ptr<Engine> engine)
     : config_(std::move(config)),
       engine_(std::move(engine)),
-      timeline_(std::make_unique<JobTimeline>(*engine_, config_.engine.warn)) {}
+      timeline_(std::make_unique<JobTimeline>(*engine_, config_.engine.warn)) {
+  CIRANDA_ASSERT(engine_->rank() == config_.rank_info.rank &&
+                 engine_->size() == config_.rank_info.size);
+  CIRANDA_ASSERT(engine_->local_rank() == config_.rank_info.local_rank &&
+                 engine_->local_size() == config_.rank_info.local_size);
+}
 
 void World::start_timeline() {
   if (config_.timeline_path.empty()) return;
