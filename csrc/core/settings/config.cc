@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/ps/decide/messages.h"
 #include "core/settings/operations_config.h"
@@ -188,6 +189,7 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
       oversubscribed ? kSpinOnSharedCoresUs : static_cast<std::int64_t>(engine.pace.spin_ns / 1000);
   CIRANDA_TRY(env.integer("CIRANDA_SPIN_MICROSECONDS", 0, 1'000'000, spin_us));
   engine.pace.spin_ns = static_cast<std::uint32_t>(spin_us) * 1000;
+  CIRANDA_ASSERT(engine.pace.spin_ns <= 1'000'000'000);  // see Pace
 
   std::int64_t cache = static_cast<std::int64_t>(engine.cache_entries);
   CIRANDA_TRY(env.integer("HOROVOD_CACHE_CAPACITY", 0, 1 << 20, cache));
@@ -201,6 +203,7 @@ Status read_engine_options(const Environment& env, int cores, Config& config) {
 
   CIRANDA_TRY(env.integer("CIRANDA_STREAMS", 1, kStreamsMax, engine.ring.grain.channels));
   engine.ring.streams_max = config.autotune.on ? kStreamsMax : engine.ring.grain.channels;
+  CIRANDA_ASSERT(engine.ring.grain.channels <= engine.ring.streams_max);
 
   CIRANDA_TRY(read_stalls(env, engine));
   read_timeline(env, config);
@@ -222,6 +225,10 @@ std::string job_of_workers(const Environment& env, const Starter& starter,
 Status read_job(const Environment& env, const Starter& starter, Config& config) {
   config.starter = starter.name;
   CIRANDA_TRY(read_rank_info(env, starter, config.rank_info));
+  const RankInfo& place = config.rank_info;
+  CIRANDA_ASSERT(place.rank >= 0 && place.rank < place.size);
+  CIRANDA_ASSERT(place.cross_rank >= 0 && place.cross_rank < place.cross_size);
+  CIRANDA_ASSERT((place.local_size == place.size) == (place.cross_size == 1));
   const char* job = env.text(starter.job);
   config.job_id = job != nullptr ? job : "0";
   if (const char* step = env.text(starter.step)) config.job_id += std::string(".") + step;
@@ -252,6 +259,7 @@ bool Config::has_servers_elsewhere() const {
 }
 
 Result<Config> read_config(const Getenv& getenv, int cores) {
+  CIRANDA_ASSERT(cores >= 1);
   const Environment env(getenv);
   Config config;
   if (const Starter* starter = find_starter(env)) {

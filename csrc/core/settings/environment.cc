@@ -1,7 +1,10 @@
 #include "core/settings/environment.h"
 
 #include <charconv>
+#include <climits>
 #include <cstring>
+
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -18,6 +21,7 @@ const char* Environment::text(const char* name) const {
 
 Status Environment::integer(const char* name, std::int64_t low, std::int64_t high,
                             std::int64_t& value) const {
+  CIRANDA_ASSERT(low <= high);
   const char* given = text(name);
   if (given == nullptr) return {};
   std::int64_t parsed = 0;
@@ -33,6 +37,7 @@ Status Environment::integer(const char* name, std::int64_t low, std::int64_t hig
 
 Status Environment::integer(const char* name, std::int64_t low, std::int64_t high,
                             int& value) const {
+  CIRANDA_ASSERT(low >= INT_MIN && high <= INT_MAX);
   std::int64_t wide = value;
   CIRANDA_TRY(integer(name, low, high, wide));
   value = static_cast<int>(wide);

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -46,6 +48,7 @@ std::string or_libraries(bool on_gpu) {
 }  // namespace
 
 Status read_cpu_operations(const Environment& env, Config& config) {
+  CIRANDA_ASSERT(!config.starter.empty());  // by read_config()
   constexpr const char* kName = "CIRANDA_CPU_OPERATIONS";
   const char* text = env.text(kName);
   if (text == nullptr) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -39,6 +41,7 @@ bool parse_ports(std::string_view text, PortRange& ports) {
 
 // Returns a port that is the same on all hosts, and hardly ever the same for two jobs.
 std::uint16_t port_of_job(const std::string& job_id, PortRange ports) {
+  CIRANDA_ASSERT(ports.first > 0 && ports.first <= ports.last);
   std::uint32_t hash = 2'166'136'261;  // FNV-1a
   for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 16'777'619;
   return static_cast<std::uint16_t>(ports.first + hash % (ports.last - ports.first + 1u));

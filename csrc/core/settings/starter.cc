@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/assert.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -35,6 +36,7 @@ bool is_found(const Environment& env, const Starter& starter) {
 // Reads Slurm's short form of a number for each node, such as "2(x3),1". Returns 0 if that node has
 // no number.
 int tasks_of_node(std::string_view text, int node) {
+  CIRANDA_ASSERT(node >= 0);
   const auto number = [&text] {
     int value = 0;
     const auto [rest, problem] = std::from_chars(text.begin(), text.end(), value);
@@ -109,6 +111,7 @@ Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& 
   }
   rank_info.cross_size = rank_info.size / rank_info.local_size;
   rank_info.cross_rank = rank_info.rank / rank_info.local_size;
+  CIRANDA_ASSERT(rank_info.cross_size > 1 && rank_info.cross_rank < rank_info.cross_size);
   return {};
 }
 
