@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -55,6 +57,7 @@ Result<std::optional<OpenedFrame>> ControlConnection::receive() {
       if (!frame) return about_peer(frame.error());
       if (frame.value().has_value()) return frame;
     }
+    CIRANDA_ASSERT(unread_.empty());  // open() takes all bytes before it asks for more
     received_.resize(kReadBytes);
     auto count = stream_.receive(received_);
     if (!count) return about_peer(count.error());

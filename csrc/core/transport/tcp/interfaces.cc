@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -86,6 +88,7 @@ Result<std::vector<Pattern>> parse_patterns(std::string_view wanted) {
 }
 
 bool is_in(std::span<const std::byte> address, const Network& network) {
+  CIRANDA_ASSERT(network.bits <= 8 * network.bytes.size());  // by parse_network()
   if (address.size() != network.bytes.size()) return false;
   for (std::size_t bit = 0; bit < network.bits; ++bit) {
     const auto mask = static_cast<std::byte>(0x80 >> bit % 8);
@@ -104,6 +107,7 @@ bool fits(const HostAddress& address, const Pattern& pattern) {
 
 // Returns true for a loopback or IPv6 link-local address, with which another host cannot reach us.
 bool stays_at_home(const HostAddress& address) {
+  CIRANDA_ASSERT(address.bytes.size() == 4 || address.bytes.size() == 16);
   const auto begins = [&](std::initializer_list<int> first, std::size_t bits) {
     Network network{.bytes = std::vector<std::byte>(address.bytes.size()), .bits = bits};
     std::ranges::transform(first, network.bytes.begin(),

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 
 namespace ciranda {
@@ -45,6 +46,7 @@ Result<std::array<Fd, 2>> make_packet_sockets() {
 
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   CIRANDA_ASSERT(fds.size() <= kDescriptorsPerPacketMax);
+  CIRANDA_ASSERT(!bytes.empty());  // to the receiver an empty packet is the end of the socket
   iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
   alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int) * kDescriptorsPerPacketMax)] = {};
   msghdr message{};
@@ -76,6 +78,7 @@ Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const
 }
 
 Result<Packet> receive_packet(int socket, std::span<std::byte> buffer) {
+  CIRANDA_ASSERT(!buffer.empty());
   iovec piece{.iov_base = buffer.data(), .iov_len = buffer.size()};
   alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int) * kDescriptorsPerPacketMax)] = {};
   msghdr message{};

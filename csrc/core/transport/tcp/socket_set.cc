@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 Result<SocketSet> SocketSet::create() {
@@ -15,6 +17,7 @@ Result<SocketSet> SocketSet::create() {
 }
 
 Status SocketSet::add(int descriptor, std::uint32_t number) {
+  CIRANDA_ASSERT(number != kArmed);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = number;

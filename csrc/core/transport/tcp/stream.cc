@@ -54,6 +54,7 @@ Result<std::size_t> Stream::send(std::span<const iovec> pieces) {
 }
 
 Result<bool> Stream::send_outgoing() {
+  CIRANDA_ASSERT(tls_ != nullptr);
   while (!tls_->outgoing().empty()) {
     auto count = send_some(fd_.get(), tls_->outgoing());
     if (!count) return count.error();
@@ -65,6 +66,7 @@ Result<bool> Stream::send_outgoing() {
 
 // Encrypts at most kBatchBytes of the pieces, after their first `offset` bytes.
 Status Stream::seal_from(std::span<const iovec> pieces, std::size_t offset) {
+  CIRANDA_ASSERT(sealed_ == 0 && tls_->outgoing().empty());  // by send()
   for (const iovec& piece : pieces) {
     const std::size_t skipped = std::min(offset, piece.iov_len);
     offset -= skipped;

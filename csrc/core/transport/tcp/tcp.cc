@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/assert.h"
 #include "core/transport/tcp/socket_io.h"
 #include "core/transport/tcp/users.h"
 
@@ -61,6 +62,7 @@ Result<Fd> make_socket(int family) {
 // Binds the first free port of the range. bind() itself tests whether a port is free, so no other
 // process can take it in between.
 Status bind_one_of(int socket, SocketAddress address, const std::string& host, PortRange ports) {
+  CIRANDA_ASSERT(ports.first <= ports.last);  // by listen_tcp()
   for (std::uint32_t port = ports.first; port <= ports.last; ++port) {
     set_port(address, static_cast<std::uint16_t>(port));
     if (::bind(socket, address.get(), address.length) == 0) return {};
@@ -266,6 +268,7 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
 }
 
 Result<Fd> begin_connect(const SocketAddress& address) {
+  CIRANDA_ASSERT(address.length > 0 && address.length <= sizeof address.storage);  // by resolve()
   auto socket = make_socket(address.family());
   if (!socket) return socket.error();
   if (::connect(socket.value().get(), address.get(), address.length) != 0 && errno != EINPROGRESS &&
