@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/transport/local/doorbell.h"
 #include "core/transport/local/group_region.h"
@@ -49,7 +50,10 @@ class ControlBlock {
   ControlBlock(std::byte* memory, int ranks);
 
   std::byte* log_memory() const { return memory_ + log_offset_; }
-  RankFlags& flags(Rank rank) const { return flags_[rank]; }
+  RankFlags& flags(Rank rank) const {
+    CIRANDA_ASSERT(rank >= 0 && rank < ranks_);
+    return flags_[rank];
+  }
   GroupRegion world() const { return {memory_ + world_offset_, ranks_}; }
 
   // Returns a number that identifies this World on this host: the same on all its ranks, and

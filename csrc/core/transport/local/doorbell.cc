@@ -7,6 +7,8 @@
 #include <climits>
 #include <ctime>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -38,7 +40,8 @@ std::uint32_t Doorbell::announce() {
 }
 
 void Doorbell::withdraw() {
-  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  const std::uint32_t before = sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  CIRANDA_ASSERT(before > 0);  // by announce()
 }
 
 void Doorbell::sleep(std::uint32_t ticket, std::uint64_t timeout_ns) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/assert.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -49,7 +50,10 @@ class GroupRegion {
   // Returns whole pages, so that the slots of a page-aligned region start on a page.
   static std::size_t counter_bytes(int members);
 
-  GroupFlags& flags(int member) const { return flags_[member]; }
+  GroupFlags& flags(int member) const {
+    CIRANDA_ASSERT(member >= 0 && member < members_);
+    return flags_[member];
+  }
   ClaimBoard board(std::uint64_t operation) const;
   std::byte* slot(int member, std::uint64_t round) const;
   int members() const { return members_; }

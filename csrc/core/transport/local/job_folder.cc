@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/transport/tcp/users.h"
 
@@ -83,6 +84,7 @@ JobFolder::~JobFolder() {
 }
 
 Status JobFolder::listen(int callers) {
+  CIRANDA_ASSERT(!bound_ && !listener_.valid());  // it is called once
   auto address = socket_address(folder_);
   if (!address) return address.error();
   address_ = address.value();
@@ -101,6 +103,7 @@ Status JobFolder::listen(int callers) {
 // The lock lets only one rank 0 unlink and bind the socket. It is on the folder itself, so it
 // leaves no file behind, and the kernel drops it when its owner dies.
 Status JobFolder::claim() {
+  CIRANDA_ASSERT(!claim_.valid() && !made_);
   for (;;) {
     const bool made = ::mkdir(folder_.c_str(), 0700) == 0;
     if (!made && errno != EEXIST) {

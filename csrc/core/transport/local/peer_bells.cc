@@ -9,6 +9,8 @@ namespace ciranda {
 
 PeerBells::PeerBells(ControlBlock control, const LocalMesh& mesh)
     : control_(control), self_(mesh.self) {
+  CIRANDA_ASSERT(static_cast<std::size_t>(mesh.size) == mesh.peers.size());
+  CIRANDA_ASSERT(self_ >= 0 && self_ < mesh.size);
   for (const LocalMesh::Peer& peer : mesh.peers) doorbells_.push_back(peer.doorbell.get());
 }
 
@@ -64,6 +66,7 @@ void PeerBells::ring_alarm() const {
 }
 
 void PeerBells::wake_background(Rank rank) const {
+  CIRANDA_ASSERT(static_cast<std::size_t>(rank) < doorbells_.size());
   const std::uint64_t one = 1;
   // Fails only if the counter is full, and then the thread is awake anyway, or if the rank is gone.
   [[maybe_unused]] const ssize_t written =

@@ -2,11 +2,13 @@
 
 #include <span>
 
+#include "core/base/assert.h"
 #include "core/transport/tcp/socket_io.h"
 
 namespace ciranda {
 
 Status send_message(int socket, const PeerMessage& message, int fd) {
+  CIRANDA_ASSERT(fd >= 0 && message.bytes > 0);  // by MemorySegment::create()
   const int fds[] = {fd};
   return send_packet(socket, std::as_bytes(std::span(&message, 1)), fds);
 }

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 constinit Mutex SharedMapping::all_mutex_;               // NOLINT: the header says why
@@ -45,6 +47,8 @@ SharedMapping::SharedMapping(void* data, void* for_child, std::size_t bytes)
 SharedMapping::~SharedMapping() {
   {
     const MutexLock lock(all_mutex_);
+    CIRANDA_ASSERT((previous_ != nullptr ? previous_->next_ : all_) == this);
+    CIRANDA_ASSERT(next_ == nullptr || next_->previous_ == this);
     (previous_ != nullptr ? previous_->next_ : all_) = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
   }

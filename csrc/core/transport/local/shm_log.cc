@@ -23,6 +23,7 @@ ShmLog::ShmLog(std::byte* memory, int ranks, Rank self)
       readers_(tail_ + 1),
       cells_(reinterpret_cast<Cell*>(readers_ + ranks)) {
   CIRANDA_ASSERT(reinterpret_cast<std::uintptr_t>(memory) % alignof(Cursor) == 0);
+  CIRANDA_ASSERT(ranks <= kLocalRanksMax && self >= 0 && self < ranks);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 }
 
@@ -35,7 +36,7 @@ std::uint64_t ShmLog::slowest_reader() const {
 }
 
 bool ShmLog::try_append(std::span<const std::byte> frame, Rank from, bool ordered) {
-  CIRANDA_ASSERT(frame.size() <= kFrameBytesMax);
+  CIRANDA_ASSERT(frame.size() <= kFrameBytesMax && from >= 0);
   const std::uint64_t cells = cells_for(frame.size());
   std::uint64_t first = tail_->value.load(std::memory_order_relaxed);
   do {
@@ -68,6 +69,8 @@ bool ShmLog::try_append(std::span<const std::byte> frame, Rank from, bool ordere
 }
 
 std::optional<ShmLog::Entry> ShmLog::next() {
+  // It has not stopped reading.
+  CIRANDA_ASSERT(readers_[self_].value.load(std::memory_order_relaxed) <= read_);
   // The caller is done with the previous frame, so writers may reuse its cells.
   if (readers_[self_].value.load(std::memory_order_relaxed) != read_) {
     readers_[self_].value.store(read_, std::memory_order_release);
@@ -105,6 +108,7 @@ void ShmLog::stop_reading() {
 }
 
 bool ShmLog::lags_behind(Rank rank) const {
+  CIRANDA_ASSERT(rank >= 0 && rank < ranks_);
   return readers_[rank].value.load(std::memory_order_acquire) < read_;
 }
 
