@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/transport/dial/cookie_filter.h"
 #include "core/transport/dial/job_key.h"
 
@@ -116,7 +117,9 @@ void Acceptor::take_call(Fd socket, const SocketAddress& from, std::uint64_t now
                       std::to_string(kGuardMs / 1'000) + " s only callers with it are heard");
   }
   if (!heard) return refuse(std::move(caller.stream), from, heard.error().text);
+  CIRANDA_ASSERT(strangers_.size() <= kStrangersMax);
   if (strangers_.size() == kStrangersMax) {
+    CIRANDA_ASSERT(caller.showed_cookie || !least_welcome()->showed_cookie);  // by gets_turn()
     drop(least_welcome(),
          "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
   }
@@ -161,6 +164,7 @@ void Acceptor::lower_guard(std::uint64_t now_ns) {
 
 // Returns the stranger that loses its place to a caller with the cookie.
 Acceptor::Entry Acceptor::least_welcome() {
+  CIRANDA_ASSERT(!strangers_.empty());
   const auto showed_none = [](const Stranger& each) { return !each.showed_cookie; };
   const Entry oldest_without = std::ranges::find_if(strangers_, showed_none);
   return oldest_without != strangers_.end() ? oldest_without : strangers_.begin();
@@ -196,7 +200,9 @@ bool Acceptor::take_call_with_spare(int listener, std::uint64_t now_ns) {
 }
 
 Status Acceptor::hear_cookie(Stranger& stranger) {
+  CIRANDA_ASSERT(!stranger.handshake);
   std::byte buffer[sizeof(Cookie)];
+  CIRANDA_ASSERT(stranger.cookie.missing() <= sizeof buffer);
   auto count =
       receive_some(stranger.stream.fd(), std::span(buffer).first(stranger.cookie.missing()));
   if (!count) return count.error();
@@ -207,6 +213,7 @@ Status Acceptor::hear_cookie(Stranger& stranger) {
 
 // A caller with a wrong cookie gets a handshake too: its hello shows what is wrong with it.
 Status Acceptor::begin_handshake(Stranger& stranger) {
+  CIRANDA_ASSERT(stranger.cookie.missing() == 0 && !stranger.handshake);
   if (keys_->tls != nullptr) {
     auto tls = keys_->tls->server();
     if (!tls) return tls.error();
@@ -234,6 +241,7 @@ Result<std::optional<ProvenSocket>> Acceptor::hear(Stranger& stranger) {
   std::byte buffer[kHelloBytes];
   std::vector<std::byte> reply;
   for (;;) {
+    CIRANDA_ASSERT(handshake.wanted() > 0 && handshake.wanted() <= sizeof buffer);
     auto count = stranger.stream.receive(std::span(buffer).first(handshake.wanted()));
     if (!count) return count.error();
     if (count.value() == 0) return std::optional<ProvenSocket>();

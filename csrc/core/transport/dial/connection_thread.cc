@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/thread.h"
 
@@ -101,6 +102,7 @@ void ConnectionThread::run() {
 }
 
 void ConnectionThread::start_dialing() {
+  CIRANDA_ASSERT(dialers_.size() <= kDialersMax);
   const MutexLock lock(mutex_);
   const std::size_t count = std::min(orders_.size(), kDialersMax - dialers_.size());
   for (std::size_t i = 0; i < count; ++i) {

@@ -79,6 +79,7 @@ std::uint64_t Dialer::next_deadline_ns() const {
 }
 
 void Dialer::begin_attempt(std::uint64_t now_ns) {
+  CIRANDA_ASSERT(!attempt_ && candidate_ < candidates_.size());
   if (addresses_.empty()) {
     auto found = resolve(candidates_[candidate_]);
     if (!found) return give_up(found.error());
@@ -158,6 +159,7 @@ Result<bool> Dialer::prove() {
       if (!attempt.unsent.empty()) return false;
     }
     if (attempt.handshake.session().has_value()) return true;
+    CIRANDA_ASSERT(attempt.handshake.wanted() > 0 && attempt.handshake.wanted() <= sizeof buffer);
     auto count = attempt.stream.receive(std::span(buffer).first(attempt.handshake.wanted()));
     if (!count) return hung_up;
     if (count.value() == 0) return false;
@@ -174,6 +176,7 @@ bool Dialer::send_cookie(int socket) const {
 
 // Ends the attempt at one address; the candidate may have more of them.
 void Dialer::give_up(const Error& why) {
+  CIRANDA_ASSERT(candidate_ < reasons_.size());
   attempt_.reset();
   // A timeout does not replace an earlier reason, which says more.
   std::string& reason = reasons_[candidate_];

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/transport/tcp/interfaces.h"
 
 namespace ciranda {
 namespace {
 
 Status advertise(Listeners& listeners) {
+  CIRANDA_ASSERT(!listeners.sockets.empty());
   auto address = local_address(listeners.sockets.back().get());
   if (!address) return address.error();
   Endpoint endpoint = address.value().endpoint();
@@ -89,6 +91,7 @@ Result<Listeners> listen_at_addresses(std::vector<std::string> addresses, const 
     listeners.sockets.push_back(std::move(socket).value());
     CIRANDA_TRY(advertise(listeners));
   }
+  CIRANDA_ASSERT(listeners.sockets.size() == listeners.addresses.size());
   if (listeners.sockets.empty()) return why;
   return listeners;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 bool Throttle::admit(std::uint64_t now_ns) {
@@ -12,6 +14,7 @@ bool Throttle::admit(std::uint64_t now_ns) {
 }
 
 void Throttle::give_back() {
+  CIRANDA_ASSERT(full_ns_ >= turn_ns_);  // by admit()
   full_ns_ -= turn_ns_;
 }
 
