@@ -8,9 +8,12 @@ namespace ciranda {
 DataLinks::DataLinks(Directory directory, std::unique_ptr<ConnectionThread> connection_thread)
     : directory_(std::move(directory)),
       connection_thread_(std::move(connection_thread)),
-      slots_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {}
+      slots_(directory_.ranks.size() * static_cast<std::size_t>(directory_.streams)) {
+  CIRANDA_ASSERT(directory_.streams >= 1 && connection_thread_ != nullptr);
+}
 
 DataLinks::Slot* DataLinks::slot(Rank peer, int stream) {
+  CIRANDA_ASSERT(peer >= 0 && static_cast<std::size_t>(peer) < directory_.ranks.size());
   if (stream >= directory_.streams) return nullptr;
   return &slots_[static_cast<std::size_t>(peer) * static_cast<std::size_t>(directory_.streams) +
                  static_cast<std::size_t>(stream)];
@@ -34,6 +37,7 @@ DataLink* DataLinks::find(Rank peer, int stream) {
 
 Result<bool> DataLinks::advance() {
   if (missing_ == 0) return false;
+  CIRANDA_ASSERT(missing_ > 0 && connection_thread_ != nullptr);
   auto proven = connection_thread_->take();
   if (!proven) return proven.error();
   bool any = false;
@@ -44,6 +48,7 @@ Result<bool> DataLinks::advance() {
                             : nullptr;
     if (place == nullptr || place->link) continue;  // not a data link, or a second one
     if (place->wanted) --missing_;
+    CIRANDA_ASSERT(missing_ >= 0);
     (void)pace_when_far(socket.stream.fd());
     place->link = std::make_unique<DataLink>(std::move(socket));
     any = true;

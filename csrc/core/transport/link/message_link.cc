@@ -99,6 +99,7 @@ Status MessageLink::flush() {
 
 // Puts the next segment into pieces_. The message and the first segment of its data go together.
 void MessageLink::begin_segment(OutgoingMessage& outgoing) {
+  CIRANDA_ASSERT(pieces_.empty() && outgoing.part <= outgoing.parts.size());
   if (!std::exchange(outgoing.begun, true)) {
     const std::span<const std::byte> message = outgoing.message;
     headers_[0] = sealer_.seal(
@@ -115,6 +116,7 @@ void MessageLink::begin_segment(OutgoingMessage& outgoing) {
     outgoing.place = 0;
   }
   const DataHeader header{.bytes = static_cast<std::uint32_t>(bytes_of(data)), .step = kData};
+  CIRANDA_ASSERT(header.bytes > 0 && header.bytes <= kSegmentBytes);  // else the peer refuses it
   headers_[1] = authenticates_ ? sealer_.seal(header, std::span(data)) : sealer_.seal(header);
   pieces_.push_back(piece_of(headers_[1]));
   for (const auto& piece : data) pieces_.push_back(piece_of(piece));
@@ -125,6 +127,7 @@ void MessageLink::begin_segment(OutgoingMessage& outgoing) {
 
 // Receives available bytes, at most as many as `into` holds, and returns their number; 0: none.
 Result<std::size_t> MessageLink::take(std::span<std::byte> into) {
+  CIRANDA_ASSERT(!into.empty());
   if (unread_.empty() && into.size() >= kDirectBytes) return stream_.receive(into);
   if (unread_.empty()) {
     auto count = stream_.receive(inbox_);
@@ -140,6 +143,7 @@ Result<std::size_t> MessageLink::take(std::span<std::byte> into) {
 // Receives a header and prepares its segment. Returns false if the header has not come completely,
 // kMalformed if it announces another kind or more than `bytes_max` bytes.
 Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_max) {
+  CIRANDA_ASSERT(!in_segment_);
   // Reads the header alone if much data follows, so that the data does not go through the inbox.
   const bool alone = kind == kData && unread_.empty() && missing_ >= kDirectBytes;
   while (header_have_ < header_.size()) {
@@ -164,10 +168,12 @@ Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_m
     message_.resize(bytes);
     segment_ = {std::span(message_)};
   } else {
+    CIRANDA_ASSERT(bytes <= missing_);
     missing_ -= bytes;
     segment_.clear();
     for (std::size_t left = bytes;
          left > 0;) {  // a segment may have more pieces than one cut() returns
+      CIRANDA_ASSERT(place_ < places_.size());
       const auto more = cut(places_, place_, offset_, left);
       left -= bytes_of(more);
       segment_.insert(segment_.end(), more.begin(), more.end());
@@ -180,6 +186,7 @@ Result<bool> MessageLink::receive_header(std::uint32_t kind, std::size_t bytes_m
 
 // Returns true when all bytes of the segment have come.
 Result<bool> MessageLink::fill_segment() {
+  CIRANDA_ASSERT(in_segment_);
   std::size_t skip = segment_have_;
   for (const std::span<std::byte>& piece : segment_) {
     if (skip >= piece.size()) {

@@ -21,11 +21,13 @@ constexpr std::size_t kQueuedBytesMax = kSealedPayloadBytesMax;  // in each conn
 
 Relay::Relay(std::vector<ControlConnection> control, const Hosts& hosts, int host)
     : hosts_(hosts), host_(host) {
+  CIRANDA_ASSERT(host >= 0 && static_cast<std::size_t>(host) < hosts.size());
   CIRANDA_ASSERT(control.size() == (at_centre() ? hosts.size() - 1 : 1));
   for (ControlConnection& connection : control) connections_.emplace_back(std::move(connection));
 }
 
 Status Relay::send(Rank from, std::span<const std::byte> frame) {
+  CIRANDA_ASSERT(from >= 0 && frame.size() <= kFrameBytesMax);  // else the peer refuses it
   payload_.clear();
   Writer writer(payload_);
   writer.varint(static_cast<std::uint64_t>(from));
@@ -76,6 +78,7 @@ Status Relay::check_answers(std::uint64_t limit_ms) {
 
 void Relay::take_last_words(int host, const Take& take) {
   const std::size_t i = at_centre() ? static_cast<std::size_t>(host) - 1 : 0;
+  CIRANDA_ASSERT(i < connections_.size() && host_of(i) == host);
   while (connections_[i]) {
     auto frame = connections_[i]->receive();
     if (!frame || !frame.value() || !open(i, *frame.value(), take)) break;
@@ -133,6 +136,7 @@ void Relay::tell_failure(const Error& why) {
 }
 
 void Relay::part_with(int host) {
+  CIRANDA_ASSERT(at_centre() ? host >= 1 && host_of(connections_.size()) > host : host == 0);
   connections_[at_centre() ? static_cast<std::size_t>(host) - 1 : 0].reset();
 }
 
