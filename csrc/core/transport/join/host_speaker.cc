@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/transport/local/memory_segment.h"
 #include "core/transport/local/peer_message.h"
 #include "core/transport/tcp/socket_io.h"
@@ -50,10 +51,12 @@ Result<std::optional<Arrived>> receive_bytes(int socket, std::uint64_t deadline_
 }
 
 int socket_to(const LocalMesh& mesh, int local) {
+  CIRANDA_ASSERT(local != mesh.self && static_cast<std::size_t>(local) < mesh.peers.size());
   return mesh.peers[static_cast<std::size_t>(local)].socket.get();
 }
 
 Status tell_all(const LocalMesh& mesh, PeerMessage::Kind kind, std::span<const std::byte> bytes) {
+  CIRANDA_ASSERT(mesh.self == 0);  // the first rank speaks
   Status all;
   for (int local = 1; local < mesh.size; ++local) {
     Status told = send_bytes(socket_to(mesh, local), kind, bytes);
@@ -70,6 +73,7 @@ std::string text_of(std::span<const std::byte> bytes) {
 
 Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Introduction& self,
                                               std::uint64_t deadline_ns) {
+  CIRANDA_ASSERT(mesh.self == 0);
   std::vector<Introduction> host = {self};
   for (int local = 1; local < mesh.size; ++local) {
     auto payload = receive_bytes(socket_to(mesh, local), deadline_ns);
@@ -98,6 +102,7 @@ void refuse_host(const LocalMesh& mesh, const Error& why) {
 
 Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
                                   std::uint64_t deadline_ns) {
+  CIRANDA_ASSERT(mesh.self != 0);
   std::vector<std::byte> payload;
   encode(self, payload);
   CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));

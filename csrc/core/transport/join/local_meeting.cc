@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/transport/join/origin.h"
 #include "core/transport/local/control_block.h"
@@ -86,6 +87,7 @@ class Leader {
         folder_(std::make_unique<JobFolder>(join.folder, join.job_id)) {}
 
   Result<LocalMesh> run() {
+    CIRANDA_ASSERT(join_.rank == 0 && join_.size > 1);  // by join_unix()
     if (Status listening = folder_->listen(join_.size); !listening) {
       const std::string heir = heir_of_a_rank(join_.rank_variable);
       return heir.empty() ? listening.error() : invalid(heir, 0);
@@ -159,6 +161,7 @@ class Leader {
     Status same = check_settings(hello.rank, get_text(hello.settings), join_.settings);
     if (different_.ok()) different_ = std::move(same);
     LocalMesh::Peer& peer = mesh_.peers[static_cast<std::size_t>(hello.rank)];
+    CIRANDA_ASSERT(!peer.socket.valid());  // by check_hello()
     peer = {.socket = std::move(socket),
             .doorbell = std::move(packet.value().fds[0]),
             .pid = pid.value()};
@@ -224,6 +227,7 @@ class Leader {
   }
 
   Status introduce(Rank a, Rank b) {
+    CIRANDA_ASSERT(a >= 1 && a < b && b < join_.size);
     auto pair = make_packet_sockets();
     if (!pair) return pair.error();
     CIRANDA_TRY(introduce_to(a, b, pair.value()[0].get()));
@@ -238,7 +242,9 @@ class Leader {
   }
 
   int socket_of(Rank rank) const {
-    return mesh_.peers[static_cast<std::size_t>(rank)].socket.get();
+    const Fd& socket = mesh_.peers[static_cast<std::size_t>(rank)].socket;
+    CIRANDA_ASSERT(socket.valid());  // by meet_everybody()
+    return socket.get();
   }
 
   const UnixJoin& join_;
@@ -307,6 +313,8 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   own.pid = ::getpid();
 
   LocalHello hello{.rank = join.rank, .size = join.size};
+  CIRANDA_ASSERT(join.job_id.size() < sizeof hello.job_id);      // by join_unix()
+  CIRANDA_ASSERT(join.settings.size() < sizeof hello.settings);  // I17: compared as a whole
   set_text(hello.job_id, join.job_id);
   set_text(hello.settings, join.settings);
   const int fds[] = {own.doorbell.get()};

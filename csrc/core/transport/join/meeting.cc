@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/transport/dial/dialer.h"
 #include "core/transport/dial/job_key.h"
@@ -115,6 +116,7 @@ class Leader {
   // connection, which an earlier attempt has left behind.
   Status receive(ProvenSocket socket) {
     const Rank rank = socket.session.peer;
+    CIRANDA_ASSERT(rank > 0);  // the handshake refuses this rank's own number
     if (socket.session.purpose != Purpose::kRendezvous) {
       acceptor_.forget(socket.session);
       return {};
@@ -130,6 +132,7 @@ class Leader {
 
   // A speaker sends one message during the meeting: the introductions of its host.
   Status hear(Speaker& speaker) {
+    CIRANDA_ASSERT(speaker.ranks.empty());
     auto frame = speaker.connection.receive();
     if (!frame) return frame.error();
     if (!frame.value()) return {};
@@ -142,6 +145,7 @@ class Leader {
   }
 
   Result<HostTable> complete_table() const {
+    CIRANDA_ASSERT(host_table_builder_.is_complete());
     MeetingId id;
     fill_random(id);
     auto host_table = make_host_table(id, host_table_builder_.ranks());
@@ -228,6 +232,7 @@ Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int
 
 Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
                               std::vector<Introduction> host) {
+  CIRANDA_ASSERT(!host.empty() && host.front().rank == 0 && !host.front().addresses.empty());
   const Introduction& self = host.front();
   const std::string own = self.addresses.front().host;
   prefer_address(host, own);
@@ -236,6 +241,7 @@ Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
 
 Result<MetHosts> follow_meeting(const Meeting& meeting, const ConnectionKeys& keys, Hello self,
                                 std::vector<Introduction> host) {
+  CIRANDA_ASSERT(!host.empty() && host.front().rank == self.from && self.from > 0);
   self.purpose = Purpose::kRendezvous;
   self.to = 0;
   const Endpoint candidates[] = {meeting.rendezvous};

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/assert.h"
 #include "core/base/secret.h"
 
 namespace ciranda {
@@ -122,6 +123,7 @@ struct Numbered {
 // Returns true if two words are equal apart from the ranks' numbers: "--rank=0" of rank 0 and
 // "--rank=1" of rank 1 are.
 bool is_same_word(const Numbered& a, const Numbered& b, std::size_t index) {
+  CIRANDA_ASSERT(index < a.command.size() && index < b.command.size());
   const std::string_view one = a.command[index];
   const std::string_view other = b.command[index];
   const auto [at, _] = std::ranges::mismatch(one, other);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
 #include "core/transport/dial/acceptor.h"
@@ -115,6 +116,7 @@ Result<DataLinks> open_links(RemoteJoin& join, const Hello& self, const HostTabl
 }  // namespace
 
 RemoteMesh RemoteMesh::one_host(Rank self, int size) {
+  CIRANDA_ASSERT(self >= 0 && self < size);
   RemoteMesh mesh;
   mesh.self = self;
   mesh.ranks = size;
@@ -139,6 +141,7 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
                  : hear_of_hosts(meeting, local, join.self);
   if (!met) return met.error();
   HostTable& host_table = met.value().host_table;
+  CIRANDA_ASSERT(host_table.ranks.size() == static_cast<std::size_t>(join.self.size));
   CIRANDA_TRY(keys.value()->narrow_to(key, host_table.meeting));
   auto links =
       open_links(join, self, host_table, std::move(keys).value(), std::move(acceptor).value());
