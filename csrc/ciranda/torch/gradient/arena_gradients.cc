@@ -7,6 +7,7 @@
 
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -25,6 +26,7 @@ ArenaGradients::ArenaGradients(std::shared_ptr<Engine> engine, RequestSpec reduc
 at::Tensor ArenaGradients::lay_out(std::int64_t elements,
                                    const std::vector<std::vector<std::int64_t>>& shapes) {
   const std::size_t element_bytes = c10::elementSize(dtype_);
+  CIRANDA_ASSERT(elements == padded_to_lines(elements, element_bytes));  // by GradientBuffer
   elements_ = elements + padded_to_lines(counters_.elements(), element_bytes);
   const std::size_t bytes = static_cast<std::size_t>(elements_) * element_bytes;
   const DType dtype = dtype_of(dtype_, reduction_.name);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ciranda/torch/gradient/device_gradients.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -31,7 +32,7 @@ Bucket::Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOp
 }
 
 void Bucket::submit() {
-  CIRANDA_ASSERT(gradients_->complete() && !submitted());
+  CIRANDA_ASSERT(gradients_->complete() && !submitted());  // I15
   close();
   memory_->submit();
 }
@@ -52,6 +53,7 @@ void Bucket::close() {
 }
 
 void Bucket::write_back() {
+  CIRANDA_ASSERT(submitted());
   memory_->write_back();
   gradients_->write_back([this](std::size_t index) { return dense_anywhere(index); });
 }

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
@@ -76,6 +77,12 @@ std::vector<Positions> plan_buckets(const std::vector<Unplaced>& parameters,
   }
   for (auto& [key, bucket] : grouped) plan.push_back(std::move(bucket.positions));
   for (auto& [kind, bucket] : open) plan.push_back(std::move(bucket.positions));
+  std::size_t planned = 0;
+  for (const Positions& bucket : plan) {
+    CIRANDA_ASSERT(!bucket.empty() && bucket.size() <= kSlotsMax);
+    planned += bucket.size();
+  }
+  CIRANDA_ASSERT(planned == parameters.size());  // I15: each has one slot
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include "ciranda/torch/gradient/rank_graph.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 #include "core/kernels/reduce.h"
 
 namespace ciranda {
@@ -191,6 +192,7 @@ void GradientBuffer::move_rows_out(const std::function<bool(std::size_t)>& only_
 }
 
 void GradientBuffer::take_gradient(std::size_t index) {
+  CIRANDA_ASSERT(index < slots_.size());
   slots_[index].reduced.reset();
   put_in(slots_[index]);
 }
@@ -217,6 +219,7 @@ void GradientBuffer::put_in(GradientSlot& slot) {
   }
   memory_.written();
   slot.taken.renew(gradient);
+  CIRANDA_ASSERT(slot.ready || missing_ > 0);
   if (!slot.ready) --missing_;
   slot.ready = true;
 }
@@ -342,12 +345,14 @@ void GradientBuffer::note_reduced() {
   for (GradientSlot& slot : slots_) {
     const at::Tensor& gradient = slot.parameter.grad();
     if (slot.foreign || !slot.taken.same_object(gradient)) continue;
+    CIRANDA_ASSERT(slot.ready && !slot.reduced);  // I15: it was taken for this reduction
     slot.reduced = std::exchange(slot.taken, TensorStamp());
     slot.reduced->renew(gradient);
   }
 }
 
 void GradientBuffer::copy_out(GradientSlot& slot) const {
+  CIRANDA_ASSERT(!slot.by_rows);
   at::Tensor& gradient = slot.parameter.mutable_grad();
   const bool dense = gradient.defined() && gradient.layout() == c10::Layout::Strided;
   if (!slot.in_place) {

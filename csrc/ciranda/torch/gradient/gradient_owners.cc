@@ -7,6 +7,7 @@
 
 #include "ciranda/torch/gradient/gradient_reducer.h"
 #include "ciranda/torch/process/default_world.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -217,6 +218,7 @@ void GradientOwners::hooker_ends() {
 }
 
 GradientAccumulator GradientOwners::hook(const at::Tensor& parameter) {
+  CIRANDA_ASSERT(parameter.unsafeGetTensorImpl() == parameter_);
   if (in_forked_child()) return {};
   const MutexLock lock(mutex_);
   const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);

@@ -183,7 +183,8 @@ void GradientPlaces::remove(GradientPlace& place) {
   ++version_;
   const auto known = by_accumulator_.find(place.accumulator_);
   if (known != by_accumulator_.end() && known->second == &place) by_accumulator_.erase(known);
-  --sizes_[hash(place.bytes_)];
+  const int places = --sizes_[hash(place.bytes_)];
+  CIRANDA_ASSERT(places >= 0);  // by add()
 }
 
 void GradientPlaces::attach(GradientPlace& place, const Node* accumulator) {
@@ -228,6 +229,7 @@ void GradientPlaces::move(GradientPlace& place, at::Tensor memory) {
   const MutexLock lock(mutex_);
   CIRANDA_ASSERT(memory.nbytes() == place.bytes());
   std::swap(place.memory_, memory);  // the old memory dies without the lock, as in release()
+  CIRANDA_ASSERT(!occupied_.contains(place.memory_.const_data_ptr()));  // I14: it is fresh
 }
 
 void GradientPlaces::give_up(GradientPlace& place) {

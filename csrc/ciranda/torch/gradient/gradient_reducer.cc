@@ -17,6 +17,7 @@
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/heap.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -178,11 +179,13 @@ void GradientReducer::add_bucket(const std::vector<std::size_t>& positions) {
   buckets_.push_back(std::make_unique<Bucket>(among_, options_, std::move(contents)));
   for (std::size_t slot = 0; slot < positions.size(); ++slot) {
     TrackedParameter& tracked = tracked_[positions[slot]];
+    CIRANDA_ASSERT(!tracked.bucketed);  // I15
     tracked.bucketed = true;
     tracked.bucket = buckets_.back().get();
     tracked.slot = slot;
     tracked.bucket->set_foreign(slot, tracked.foreign);
   }
+  CIRANDA_ASSERT(positions.size() <= unbucketed_);
   unbucketed_ -= positions.size();
 }
 
@@ -191,6 +194,7 @@ void GradientReducer::set_foreign(std::size_t position, bool foreign) {
   TrackedParameter& tracked = tracked_.at(position);
   if (tracked.foreign == foreign) return;
   tracked.foreign = foreign;
+  CIRANDA_ASSERT(foreign ? foreign_ < tracked_.size() : foreign_ > 0);
   foreign ? ++foreign_ : --foreign_;
   if (!foreign) look_for_hooks_ = true;
   if (tracked.bucketed) tracked.bucket->set_foreign(tracked.slot, foreign);

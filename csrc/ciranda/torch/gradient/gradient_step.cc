@@ -8,6 +8,7 @@
 #include "ciranda/torch/step/optimizer_checks.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -23,6 +24,7 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
                                                    double max_norm, const std::string& objection) {
   if (reduce) synchronize_foreign();
   const MutexLock lock(mutex_);
+  CIRANDA_ASSERT(options_.shared_step && shared_step_);  // I16: not after end_shared_step()
   throw_kept_error();
   refresh_hooks();
   bucket_unfrozen();
@@ -34,6 +36,7 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
     start_step();
     throw;
   }
+  CIRANDA_ASSERT(ended_.empty() || !outcome.why_not_shared.empty());  // I16: it ends for good
   ended_ = outcome.why_not_shared;
   if (ended_.empty()) {
     for (const auto& bucket : buckets_) bucket->step()->count();

@@ -14,6 +14,7 @@
 #include "ciranda/torch/step/optimizer_checks.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -34,6 +35,7 @@ struct Pair {
 using Lines = std::vector<std::vector<std::string>>;  // by rank
 std::optional<Pair> different(const Lines& all, const Group& among, std::size_t row,
                               std::size_t from) {
+  CIRANDA_ASSERT(all.size() == among.ranks.size());
   std::optional<std::size_t> first;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -58,7 +59,8 @@ void begin_rank_step() {
 }
 
 void end_rank_step() {
-  --steps_under_way;
+  const int before = steps_under_way--;
+  CIRANDA_ASSERT(before > 0);  // by begin_rank_step()
 }
 
 }  // namespace ciranda

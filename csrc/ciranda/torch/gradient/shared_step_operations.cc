@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -30,6 +32,7 @@ SharedStepOperations::SharedStepOperations(const std::shared_ptr<const Communica
       slots_(slots.size()) {}
 
 void SharedStepOperations::submit(SharedStep::Update update) {
+  CIRANDA_ASSERT(shared_.prepared());
   const Spec& spec = this->spec(step_spec_, "/step", update.words);
   memory_.send(
       spec,
@@ -41,6 +44,7 @@ void SharedStepOperations::submit(SharedStep::Update update) {
 }
 
 void SharedStepOperations::submit_squares(SharedStep::Update update) {
+  CIRANDA_ASSERT(shared_.prepared());
   const Spec& spec = this->spec(squares_spec_, "/squares", update.words);
   memory_.send(spec, shared_.squares_work(std::move(update), used_anywhere()));
 }
@@ -52,6 +56,7 @@ void SharedStepOperations::submit_objection(bool squares) {
 }
 
 void SharedStepOperations::count() {
+  CIRANDA_ASSERT(memory_.handle() != nullptr && memory_.handle()->done());
   for (std::size_t i = 0; i < slots_; ++i) {
     if (memory_.counters().dense_anywhere(i)) shared_.count(i);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ciranda/torch/collective/collectives.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -49,6 +50,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
   }
   const std::vector<at::Tensor> gathered =
       allgather_async(among, std::move(pieces), options.name + "/sparse")->wait().tensors;
+  CIRANDA_ASSERT(gathered.size() == 2 * slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     GradientSlot& slot = slots[i].get();
     at::Tensor values = gathered[2 * i + 1];

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -55,6 +57,7 @@ std::size_t UsedCounters::exponent_offset(std::size_t index) const {
 }
 
 void UsedCounters::set_counter(std::size_t index, bool value) {
+  CIRANDA_ASSERT(memory_ != nullptr && index < 2 * slots_);
   std::byte* place = memory_ + offset(index);
   switch (dtype_) {
     case c10::ScalarType::Float: {
@@ -76,6 +79,7 @@ void UsedCounters::set_counter(std::size_t index, bool value) {
 }
 
 double UsedCounters::counter(std::size_t index) const {
+  CIRANDA_ASSERT(memory_ != nullptr && index < 2 * slots_);
   const std::byte* place = memory_ + offset(index);
   switch (dtype_) {
     case c10::ScalarType::Float: {
