@@ -24,7 +24,8 @@ GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool r
                                                    double max_norm, const std::string& objection) {
   if (reduce) synchronize_foreign();
   const MutexLock lock(mutex_);
-  CIRANDA_ASSERT(options_.shared_step && shared_step_);  // I16: not after end_shared_step()
+  // I16: after end_shared_step() the ranks know that sharing has ended.
+  CIRANDA_ASSERT(options_.shared_step && (shared_step_ || !ended_.empty()));
   throw_kept_error();
   refresh_hooks();
   bucket_unfrozen();
