@@ -82,6 +82,7 @@ MAY_INCLUDE["ciranda/torch/process"] = {
 }
 MAY_INCLUDE["ciranda/torch/step"] = {
     "include",
+    "core/base",
     "core/wire",
     "core/plan",
     "core/kernels",

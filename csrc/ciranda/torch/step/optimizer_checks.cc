@@ -17,6 +17,7 @@
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_memory.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -150,6 +151,7 @@ NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParame
   for (const auto& [name, parameter] : named) {
     if (ours.erase(parameter.unsafeGetTensorImpl()) > 0) result.emplace_back(name, parameter);
   }
+  CIRANDA_ASSERT(ours.empty());  // I15: each parameter has one name
   return result;
 }
 
@@ -175,6 +177,7 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
 namespace {
 
 std::string first_obstacle(const std::vector<std::string>& by_rank, const Group& members) {
+  CIRANDA_ASSERT(by_rank.size() == members.ranks.size());  // I16: every member is heard
   const auto first = std::find_if(by_rank.begin(), by_rank.end(),
                                   [](const std::string& line) { return !line.empty(); });
   if (first == by_rank.end()) return "";

@@ -1,8 +1,11 @@
 #include "ciranda/torch/step/reducer_options.h"
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 
 RequestSpec reduction_of(const ReducerOptions& options, int ranks) {
+  CIRANDA_ASSERT(ranks >= 1);
   RequestSpec spec{.name = options.name,
                    .group = options.group,
                    .op = options.op,

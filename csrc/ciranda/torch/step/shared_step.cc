@@ -15,6 +15,7 @@
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_memory.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -60,6 +61,7 @@ SharedStep::SharedStep(std::shared_ptr<const Communicator> among, std::string na
       array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)),
       share_parameters_(share_parameters),
       seen_(slots_.size()) {
+  CIRANDA_ASSERT(self_ < here_.size());  // only members share a step
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
   own_ = unwrap(among_->engine->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // the memory may have been another bucket's
@@ -139,6 +141,7 @@ void SharedStep::prepare(const kernels::UpdateRule& rule) {
   // Exchanged even if this rank needs no state: the rule of another rank may differ, which only the
   // step notices.
   states_ = exchange(states_, "state")[0];
+  CIRANDA_ASSERT(memory_.size() == here_.size());
   prepared_ = true;
 }
 
@@ -217,10 +220,12 @@ std::vector<ArenaBuffer> SharedStep::exchange(const ArenaBuffer& mine, const cha
 }
 
 float* SharedStep::steps(std::size_t rank) const {
+  CIRANDA_ASSERT(rank < memory_.size());
   return reinterpret_cast<float*>(memory_[rank].data);
 }
 
 std::byte* SharedStep::state_array(std::size_t index) const {
+  CIRANDA_ASSERT(index < arrays_.size());
   return states_.data + index * array_bytes_;
 }
 
@@ -254,6 +259,7 @@ OptimizerState SharedStep::state(std::size_t slot) const {
 }
 
 void SharedStep::adopt(std::size_t slot, const OptimizerState& state) {
+  CIRANDA_ASSERT(prepared_ && slot < slots_.size());
   float step = state.empty() ? 0.0F : 1.0F;
   for (const auto& [name, value] : state) {
     if (name == "step") step = value.item().toFloat();
@@ -328,6 +334,7 @@ SharedStep::Work SharedStep::on_runs(Used used, Fn fn) {
   return [this, used = std::move(used), fn = std::move(fn), runs = std::vector<StepRun>(),
           known = false](std::uint64_t begin, std::uint64_t bytes,
                          std::span<std::byte* const> arena) mutable {
+    CIRANDA_ASSERT(begin + bytes <= array_bytes_);
     if (!std::exchange(known, true)) runs = this->runs(arena, used);
     const auto first = static_cast<std::int64_t>(begin / element_bytes_);
     const auto last = static_cast<std::int64_t>((begin + bytes) / element_bytes_);
@@ -387,6 +394,7 @@ void SharedStep::apply(const Update& update, const StepRun& run, std::int64_t be
   Gradients gradients;
   std::array<std::byte*, kLocalRanksMax> parameters;
   std::array<std::byte*, 3> states;
+  CIRANDA_ASSERT(copies <= parameters.size() && arrays_.size() <= states.size());
   for (std::size_t rank = 0; rank < copies; ++rank) {
     parameters[rank] = this->parameters(rank) + offset;
   }
