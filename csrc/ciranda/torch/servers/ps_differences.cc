@@ -7,6 +7,7 @@
 
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -66,6 +67,7 @@ void PsDifferences::send(std::span<const std::uint64_t> versions) {
 void PsDifferences::come_nearer(std::span<const double> rates) {
   const at::NoGradGuard no_grad;
   const auto& slots = parameters_.slots();
+  CIRANDA_ASSERT(rates.size() == slots.size() && before_.size() == slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (options_.rho * rates[i] <= 1.0) continue;
     throw Exception(

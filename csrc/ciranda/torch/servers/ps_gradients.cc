@@ -6,6 +6,7 @@
 
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -33,6 +34,7 @@ void PsGradients::push(ps::VectorId into) {
   const at::NoGradGuard no_grad;
   parameters_.refuse_changes();
   const auto& slots = parameters_.slots();
+  CIRANDA_ASSERT(pushed_.size() == slots.size());
   std::vector<bool> used(slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const at::Tensor& gradient = slots[i].parameter.grad();

@@ -11,6 +11,7 @@
 #include "ciranda/torch/servers/saved_parameters.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 #include "core/kernels/reduce.h"
 
 namespace ciranda {
@@ -84,6 +85,7 @@ void PsReducer::follow_moves() {
       const at::Tensor before = gradient.served;
       lay_out(i).copy_(before);
     }
+    CIRANDA_ASSERT(gradient.moves == moves_);
   }
 }
 
@@ -130,6 +132,7 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
 }
 
 void PsReducer::await_answer() {
+  CIRANDA_ASSERT(unanswered_);
   unwrap(client_->answer());
   unanswered_ = false;
   parameters_.show();
@@ -142,6 +145,7 @@ void PsReducer::await_answer() {
 // born there until the answer.
 std::vector<bool> PsReducer::take_gradients() {
   const std::vector<ServedParameters::Slot>& slots = parameters_.slots();
+  CIRANDA_ASSERT(gradients_.size() == slots.size());
   std::vector<bool> used(slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Gradient& gradient = gradients_[i];
@@ -239,6 +243,7 @@ void PsReducer::collect_rules() {
     pushed_rules_.push_back(rule);
     pushed_rule_slots_.push_back(run.slots);
   }
+  CIRANDA_ASSERT(pushed_rules_.size() == pushed_rule_slots_.size());
   if (pushed_rules_.size() > ps::kRulesMax) {
     const std::size_t count = std::exchange(pushed_rules_, {}).size();
     throw Exception({.code = ErrorCode::kUnsupported,
@@ -265,6 +270,7 @@ namespace {
 // momentum may begin at any time: without dampening a buffer of zeros becomes the gradient in the
 // first step, as torch's first buffer does.
 void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
+  CIRANDA_ASSERT(group < kept_.size() && kept_.size() == comes_and_goes_.size());
   kernels::UpdateRule& kept = kept_[group];
   if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
   if (rule.amsgrad && !kept.amsgrad) refuse_state("amsgrad");

@@ -11,6 +11,7 @@
 #include "ciranda/torch/step/shared_step.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -82,6 +83,7 @@ ServedParameters::ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode 
 
 void ServedParameters::declare(NamedParameters parameters, std::span<const std::size_t> group_of,
                                std::span<const kernels::UpdateRule> rules) {
+  CIRANDA_ASSERT(group_of.size() == parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     slots_.push_back({.name = std::move(parameters[i].first),
                       .parameter = std::move(parameters[i].second),
@@ -108,6 +110,7 @@ ps::Model ServedParameters::model_of(std::span<const kernels::UpdateRule> rules)
   std::stable_sort(by_group.begin(), by_group.end(),
                    [](const Slot* one, const Slot* other) { return one->group < other->group; });
   for (Slot* slot : by_group) {
+    CIRANDA_ASSERT(slot->group < rules.size());
     const DType dtype = dtype_of(slot->parameter.scalar_type(),
                                  "DistributedOptimizer: parameter '" + slot->name + "'");
     const kernels::UpdateRule& rule = rules[slot->group];
@@ -136,7 +139,10 @@ ps::Model ServedParameters::model_of(std::span<const kernels::UpdateRule> rules)
                    [](const Run& one, const Run& other) { return one.table < other.table; });
   tables_ = model.tables.size();
   const std::vector<std::size_t> first = ps::first_slots(model);
-  for (Slot& slot : slots_) slot.position = first[slot.table] + slot.number;
+  for (Slot& slot : slots_) {
+    slot.position = first[slot.table] + slot.number;
+    CIRANDA_ASSERT(slot.position < slots_.size());
+  }
   return model;
 }
 
