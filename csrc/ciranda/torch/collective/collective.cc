@@ -9,6 +9,7 @@
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
 #include "ciranda/torch/tensor/transport_dtype.h"
+#include "core/base/assert.h"
 #include "core/engine/submission_queue.h"
 #include "core/wire/operation_name.h"
 
@@ -46,6 +47,7 @@ CollectiveResult TensorCollective::wait_for_parts(const Engine::Look& look) {
 }
 
 CollectiveResult TensorCollective::wait_for_this(const Engine::Look& look) {
+  CIRANDA_ASSERT(engine != nullptr && handle != nullptr);  // by start()
   const Status status = engine->wait(handle, look);
   if (misfit && !status && status.error().code == misfit->code &&
       status.error().rank == misfit->rank) {
@@ -58,6 +60,7 @@ CollectiveResult TensorCollective::wait_for_this(const Engine::Look& look) {
     const c10::Stream current = current_stream(stream->torch().device());
     for (const at::Tensor& output : outputs) keep_for(current, output);
   }
+  CIRANDA_ASSERT(outputs.size() == inputs.size());  // it is waited for once
   for (const auto& [index, target] : targets) {
     if (writes) assign(target, from_transport_dtype(outputs[index], target.scalar_type()));
     outputs[index] = target;
@@ -103,11 +106,13 @@ std::shared_ptr<TorchStream> place(const Communicator& among, c10::Device device
 }
 
 void queue_behind(const Operation& operation, const std::shared_ptr<TorchStream>& stream) {
+  CIRANDA_ASSERT(operation.finished() == nullptr || stream != nullptr);  // by place()
   if (operation.finished()) wait(current_stream(stream->torch().device()), *operation.finished());
 }
 
 Started start(const Communicator& among, Started collective, const std::string& what,
               RequestSpec spec, Submission submission, bool ours) {
+  CIRANDA_ASSERT(collective->handle == nullptr);
   collective->engine = among.engine;
   if (!collective->inputs.empty() && !ours) {
     collective->stream = place(among, device_of(collective->inputs, what), what, spec, submission);
@@ -185,6 +190,7 @@ void bring_to_cpu(TensorCollective& collective) {
 Started start_elementwise(const Communicator& among, RequestSpec spec,
                           std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                           const std::string& what, bool writes) {
+  CIRANDA_ASSERT(inputs.size() == outputs.size());
   auto collective = std::make_shared<TensorCollective>();
   collective->inputs = std::move(inputs);
   collective->outputs = outputs;
