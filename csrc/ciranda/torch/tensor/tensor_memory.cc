@@ -7,6 +7,8 @@
 #include <fstream>
 #include <utility>
 
+#include "core/base/assert.h"
+
 namespace ciranda {
 namespace {
 
@@ -63,6 +65,7 @@ bool seen_by_tensors_alone(const at::Tensor& tensor) {
 
 at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        c10::ScalarType dtype, std::shared_ptr<void> keeper) {
+  CIRANDA_ASSERT(data != nullptr && keeper != nullptr);
   return at::for_blob(data, sizes)
       .strides(strides)
       .context(new std::shared_ptr<void>(std::move(keeper)), &forget)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -76,7 +77,9 @@ UserDType user_dtype_of(c10::ScalarType type, DType travels_as) {
 }
 
 c10::ScalarType scalar_type(DType dtype) {
-  return kTypes[static_cast<std::size_t>(dtype)].torch;
+  const auto& row = kTypes[static_cast<std::size_t>(dtype)];
+  CIRANDA_ASSERT(row.ours == dtype);
+  return row.torch;
 }
 
 bool has_memory(const at::Tensor& tensor) {
@@ -96,6 +99,7 @@ void check_device(c10::Device device, std::string_view what) {
 }
 
 c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what) {
+  CIRANDA_ASSERT(!tensors.empty());
   const c10::Device device = tensors.front().device();
   for (const at::Tensor& tensor : tensors) {
     if (tensor.device() == device) continue;
@@ -193,6 +197,7 @@ std::vector<bool> overlapping_outputs(const std::vector<at::Tensor>& inputs,
     std::size_t member;
     bool written;
   };
+  CIRANDA_ASSERT(inputs.size() == outputs.size());
   std::vector<bool> overlaps(outputs.size(), false);
   if (outputs.size() < 2) return overlaps;
   std::vector<Memory> ranges;

@@ -11,6 +11,7 @@
 
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
@@ -55,6 +56,7 @@ bool needs_transport_dtype(const at::Tensor& tensor, ReduceOp op) {
 }
 
 at::Tensor to_transport_dtype(const at::Tensor& tensor, ReduceOp op, std::string_view what) {
+  CIRANDA_ASSERT(needs_transport_dtype(tensor, op));
   const at::NoGradGuard no_grad;
   const auto refuse_unless = [&](bool good, const char* why) {
     if (good) return;
