@@ -13,6 +13,7 @@
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/heap.h"
 #include "ciranda/torch/tensor/tensor_view.h"
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/engine/run/backends.h"
 
@@ -128,6 +129,7 @@ void init_default_world(bool with_comm) {
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   const MutexLock lock(process.mutex);
   if (process.world != nullptr || process.client != nullptr) return;
+  CIRANDA_ASSERT(process.whole == nullptr && process.parts.empty());  // by shutdown()
   const BeginsOrEnds here;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
@@ -156,6 +158,7 @@ void init_default_world(bool with_comm) {
 void shutdown() {
   if (process.forked.load()) return;
   const MutexLock lock(process.mutex);
+  CIRANDA_ASSERT(process.client == nullptr || process.world == nullptr);
   if (process.client != nullptr) {
     process.client_at_fork.store(nullptr);
     process.client->leave();

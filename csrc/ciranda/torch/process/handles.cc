@@ -6,6 +6,7 @@
 
 #include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 
 namespace ciranda {
@@ -16,8 +17,10 @@ class HandleTable {
  public:
   HandleId insert(std::shared_ptr<TensorCollective> collective) EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
+    CIRANDA_ASSERT(collective != nullptr);
     const HandleId id = next_++;
-    collectives_.emplace(id, std::move(collective));
+    const bool is_new = collectives_.emplace(id, std::move(collective)).second;
+    CIRANDA_ASSERT(is_new);
     return id;
   }
   std::shared_ptr<TensorCollective> find(HandleId id) EXCLUDES(mutex_) {

@@ -5,6 +5,7 @@
 
 #include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 
 namespace ciranda {
@@ -95,6 +96,7 @@ std::weak_ptr<Puller> the_puller GUARDED_BY(puller_mutex);  // NOLINT
 }  // namespace
 
 void set_puller(const std::shared_ptr<Puller>& who) {
+  CIRANDA_ASSERT(who != nullptr);
   const MutexLock lock(puller_mutex);
   the_puller = who;
 }
