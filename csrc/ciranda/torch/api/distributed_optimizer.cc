@@ -25,6 +25,7 @@
 #include "ciranda/torch/step/known_optimizers.h"
 #include "ciranda/torch/step/optimizer_checks.h"
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/job/job.h"
 
@@ -344,6 +345,7 @@ std::string RankStep::objection() const {
 
 // Gives this rank its own copy of the state, except where the user has put in another state.
 void RankStep::end_shared_step(const std::string& why) {
+  CIRANDA_ASSERT(reducer_ != nullptr && !why.empty());  // I16: some rank objected
   why_not_shared_ = why;
   for (std::size_t position = 0; position < installed_.size(); ++position) {
     const InstalledState& installed = installed_[position];
@@ -371,6 +373,7 @@ void RankStep::clip() {
 }
 
 void RankStep::set_rules() {
+  CIRANDA_ASSERT(known_ != nullptr && reducer_ != nullptr);  // I16: by obstacle()
   const auto& groups = optimizer_.param_groups();
   for (std::size_t number = 0; number < groups.size(); ++number) {
     const kernels::UpdateRule rule = known_->rule(groups[number].options());
@@ -395,6 +398,7 @@ void RankStep::adopt_state(std::size_t first) {
 }
 
 void RankStep::install_state(std::size_t position) {
+  CIRANDA_ASSERT(position < installed_.size());
   const OptimizerState state = reducer_->state(position, /*copies=*/false);
   if (state.empty()) return;
   InstalledState& installed = installed_[position];
