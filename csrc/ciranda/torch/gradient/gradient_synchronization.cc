@@ -10,6 +10,7 @@
 #include "ciranda/torch/gradient/gradient_reducer.h"
 #include "ciranda/torch/gradient/sparse_gradients.h"
 #include "ciranda/torch/tensor/error.h"
+#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -114,6 +115,7 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
   for (const auto& bucket : buckets_) {
     for (const GradientSlot& slot : bucket->slots()) {
       if (slot.foreign) continue;
+      CIRANDA_ASSERT(!slot.ready || !slot.reduced);  // I15: either taken now, or reduced before
       const at::Tensor& gradient = slot.parameter.grad();
       if (is_reduced(slot)) {
         any_reduced = any_reduced || gradient.defined();
