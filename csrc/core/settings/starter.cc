@@ -95,9 +95,28 @@ Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& 
   CIRANDA_TRY(env.integer(starter.local_size, 1, rank_info.size, rank_info.local_size));
   CIRANDA_TRY(env.integer(starter.local_rank, 0, rank_info.local_size - 1, rank_info.local_rank));
   if (rank_info.local_size == rank_info.size) {
+    if (rank_info.local_rank != rank_info.rank) {
+      return Error{.code = ErrorCode::kInvalidArgument,
+                   .text = std::string(starter.local_rank) + " is " +
+                           std::to_string(rank_info.local_rank) + " for rank " +
+                           std::to_string(rank_info.rank) + " of " +
+                           std::to_string(rank_info.size) +
+                           ", which are all on this host; set it to the rank, or say how many are "
+                           "here" +
+                           (starter.local_size != nullptr ? std::string(" by ") + starter.local_size
+                                                          : std::string())};
+    }
     rank_info.cross_rank = 0;
     rank_info.cross_size = 1;
     return {};
+  }
+  if (rank_info.local_rank >= rank_info.local_size || rank_info.local_rank > rank_info.rank) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "rank " + std::to_string(rank_info.rank) + " is local rank " +
+                         std::to_string(rank_info.local_rank) + " of " +
+                         std::to_string(rank_info.local_size) + " by what " + starter.name +
+                         " says; set " + starter.local_rank +
+                         ", from 0 on within each host, in the order of the ranks"};
   }
   if (rank_info.cross_size > 1) return {};
   if (rank_info.size % rank_info.local_size != 0 ||

@@ -46,6 +46,7 @@ Introduction read(Reader& reader) {
     const std::string_view host = reader.text("introduction.address", bytes);
     one.addresses.push_back({.host = std::string(host), .port = reader.u16("introduction.port")});
   }
+  if (reader.ok() && count == 0) reader.fail("introduction.addresses", "are none");
   return one;
 }
 
@@ -129,6 +130,15 @@ Result<Hosts> seat(std::span<const Introduction> introductions) {
       if (hosts[host][local] != kNoRank) continue;
       return contradiction("nobody is local rank " + std::to_string(local) + " on host " +
                            std::to_string(host));
+    }
+    for (std::size_t local = 1; local < hosts[host].size(); ++local) {
+      const std::vector<Rank>& ranks = hosts[host];
+      if (ranks[local - 1] < ranks[local]) continue;
+      return contradiction("rank " + std::to_string(ranks[local - 1]) + " is local rank " +
+                           std::to_string(local - 1) + " on host " + std::to_string(host) +
+                           ", and rank " + std::to_string(ranks[local]) + " local rank " +
+                           std::to_string(local) +
+                           "; number the ranks of a host in the order of their local ranks");
     }
     if (hosts[host].empty()) {
       return contradiction("no rank is on host " + std::to_string(host));

@@ -47,6 +47,21 @@ TEST(Config, EveryStartersVariablesAreUnderstood) {
   }
 }
 
+TEST(Config, ALocalRankThatContradictsTheRankIsRefused) {
+  std::map<std::string, std::string> variables = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
+  EXPECT_NE(read(variables).error().text.find("LOCAL_RANK is 1 for rank 0 of 2, which are all on "
+                                              "this host; set it to the rank, or say how many"),
+            std::string::npos)
+      << read(variables).error().text;
+  variables = {{"RANK", "3"},           {"WORLD_SIZE", "4"},       {"LOCAL_WORLD_SIZE", "2"},
+               {"GROUP_RANK", "1"},     {"GROUP_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"},
+               {"MASTER_PORT", "29500"}};
+  EXPECT_NE(read(variables).error().text.find("set LOCAL_RANK, from 0 on within each host"),
+            std::string::npos)
+      << read(variables).error().text;
+}
+
 TEST(Config, OurLauncherWinsOverTheOneAroundIt) {
   const auto config = read({{"CIRANDA_RANK", "0"},
                             {"CIRANDA_SIZE", "2"},

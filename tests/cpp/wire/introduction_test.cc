@@ -97,6 +97,10 @@ TEST(Introduction, ContradictionsNameTheRank) {
               introductions[3].local_rank = 3;
             }).find("no rank is on host 1"),
             std::string::npos);
+  EXPECT_NE(refused([](auto& introductions) {
+              std::swap(introductions[2].local_rank, introductions[3].local_rank);
+            }).find("rank 3 is local rank 0 on host 1, and rank 2 local rank 1; number the ranks"),
+            std::string::npos);
 }
 
 }  // namespace
