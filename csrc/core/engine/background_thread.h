@@ -21,7 +21,9 @@ class BackgroundThread {
   // Blocks until the thread has ended.
   void stop();
   // For a child made by fork, where the thread does not exist.
-  void abandon() { thread_.detach(); }
+  void abandon() {
+    if (thread_.joinable()) thread_.detach();  // not if the fork came after stop()
+  }
 
  private:
   void loop();

@@ -37,6 +37,9 @@ Status check_tensor(const RequestSpec& spec, std::size_t index) {
   if (takes_rows(spec.kind) && (tensor.shape.empty() || tensor.shape[0] != kAnyRows))
     return refused(ErrorCode::kInvalidArgument, spec,
                    label() + ": its first dimension must be left open");
+  if (spec.kind == OpKind::kReducescatter && tensor.shape.empty())
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   label() + ": it has no dimension along which to scatter");
   if (travels_in_pairs(tensor.user_dtype, tensor.dtype) &&
       (tensor.shape.empty() || tensor.shape.back() != 2))
     return refused(ErrorCode::kInvalidArgument, spec,

@@ -26,6 +26,12 @@ TEST(Limits, RefuseANegativeNumberOfRows) {
   EXPECT_EQ(check_limits(spec, {.rows = {kTensorBytesMax + 1}}).error().code, ErrorCode::kLimit);
 }
 
+TEST(Limits, RefuseToScatterANumber) {
+  const RequestSpec spec{.name = "x", .kind = OpKind::kReducescatter, .tensors = {{.shape = {}}}};
+  EXPECT_EQ(check_spec(spec).error().text,
+            "reducescatter 'x': tensor 0: it has no dimension along which to scatter");
+}
+
 TEST(Limits, NameTheLimitTheTensorAndTheValue) {
   const Status name = check_limits(allreduce(std::string(257, 'n')), {});
   EXPECT_EQ(name.error().code, ErrorCode::kLimit);
