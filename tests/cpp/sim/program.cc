@@ -49,6 +49,7 @@ RequestSpec make_spec(const std::string& name, const std::vector<Rank>& members,
     for (std::uint64_t dims = random.below(3); dims > 0; --dims)
       tensor.shape.push_back(static_cast<std::int64_t>(random.below(12)));
     if (open_rows) tensor.shape.insert(tensor.shape.begin(), kAnyRows);
+    if (spec.kind == OpKind::kReducescatter && tensor.shape.empty()) tensor.shape.push_back(1);
     if (spec.in_arena && i > 0) tensor.dtype = spec.tensors.front().dtype;
     if (random.one_in(6)) tensor.user_dtype = UserDType::kFloat8E5M2;
     spec.tensors.push_back(tensor);

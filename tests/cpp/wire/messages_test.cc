@@ -104,6 +104,7 @@ class Maker {
       if (takes_rows(spec.kind)) tensor.shape.push_back(kAnyRows);
       for (std::uint64_t n = below(5); n > 0; --n)
         tensor.shape.push_back(static_cast<std::int64_t>(below(200)));
+      if (spec.kind == OpKind::kReducescatter && tensor.shape.empty()) tensor.shape.push_back(1);
       if (travels_in_pairs(tensor.user_dtype, tensor.dtype)) tensor.shape.push_back(2);
       if (spec.in_arena) spec.arena_bytes += tensor_bytes(tensor) + 8 * below(3);
       spec.tensors.push_back(std::move(tensor));
