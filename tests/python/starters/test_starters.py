@@ -1,5 +1,6 @@
 """The tools of others that start ranks, for real: mpirun, srun and torchrun. What could break: a
-variable that the tool does not set, or sets otherwise than its documentation says.
+variable that the tool does not set, or sets otherwise than its documentation says; ranks of a
+second life that meet those of the first.
 
 torch/test_world.py tests the variables of more starters, without the tools."""
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,9 @@ from typing import Any
 import pytest
 from ranks import clean_environment
 from slurm_cluster import SlurmCluster, skip_where_missing
+
+from ciranda.measure.hosts import make_key
+from ciranda.measure.sides import free_port
 
 RANK = """
 import json, signal, sys
@@ -101,6 +106,104 @@ def test_torchrun_starts_two_ranks(starters: Starters) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     found = starters.run(*torchrun, "--standalone", "--nproc-per-node", "2")
     assert found == two_ranks_of("torchrun")
+
+
+# The first life of the job ends when its rank 0 is killed, which owns the ranks' meeting place.
+RESTARTED = """
+import json, os, signal, sys
+from pathlib import Path
+
+signal.alarm(60)
+
+import torch
+import ciranda.torch as hvd
+
+hvd.init()
+life = os.environ["TORCHELASTIC_RESTART_COUNT"]
+total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()
+if life == "0" and hvd.rank() == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+if life == "0":
+    hvd.barrier()  # raises, because rank 0 is lost
+(Path(sys.argv[1]) / f"{hvd.rank()}.json").write_text(json.dumps([life, hvd.size(), total]))
+hvd.shutdown()
+"""
+
+
+def test_torchrun_restarts_ranks_that_failed(starters: Starters) -> None:
+    starters.script.write_text(RESTARTED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    found = starters.run(*torchrun, "--standalone", "--nproc-per-node=2", "--max-restarts=1")
+    assert found == [["1", 2, 3.0]] * 2
+    for folder in starters.runtime_dir.iterdir():  # of rank 0 that was killed
+        shutil.rmtree(folder)
+
+
+# A rank that is alone waits for torchrun to make one job of it and of the rank that joins.
+RESIZED = """
+import json, signal, sys, time
+from pathlib import Path
+
+signal.alarm(100)
+
+import torch
+import ciranda.torch as hvd
+
+folder = Path(sys.argv[1])
+hvd.init()
+total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()
+(folder / f"{hvd.rank()}-of-{hvd.size()}").touch()
+while hvd.size() == 2 or not (folder / "0-of-2").exists():
+    hvd.barrier()  # raises when the other rank is lost
+    time.sleep(0.05)
+(folder / "alone.json").write_text(json.dumps([hvd.rank(), hvd.size(), total]))
+hvd.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_torchrun_goes_on_with_more_and_with_fewer_ranks(starters: Starters) -> None:
+    """Two agents on this host stand for two hosts; the first one has torchrun's store."""
+    starters.script.write_text(RESIZED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
+    command += ["--nnodes=1:2", "--nproc-per-node=1", "--local-addr=127.0.0.1"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+    environment = clean_environment() | {
+        "XDG_RUNTIME_DIR": str(starters.runtime_dir),
+        "CIRANDA_KEY_FILE": str(make_key(starters.folder)),
+        # Without it, torchrun 2.15 waits in vain for an address when an agent has joined.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    said = starters.folder / "said"
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def start(is_host: bool) -> None:
+        store = f"--rdzv-conf=last_call_timeout=1,is_host={is_host}"
+        rank = [str(starters.script), str(starters.folder)]
+        with said.open("ab") as log:
+            agents.append(
+                subprocess.Popen([*command, store, *rank], env=environment, stdout=log, stderr=log)
+            )
+
+    def wait_for(*names: str) -> None:
+        deadline = time.monotonic() + 100
+        while not all((starters.folder / name).exists() for name in names):
+            assert time.monotonic() < deadline and agents[0].poll() is None, said.read_text()
+            time.sleep(0.05)
+
+    try:
+        start(is_host=True)
+        wait_for("0-of-1")
+        start(is_host=False)
+        wait_for("0-of-2", "1-of-2")
+        agents[1].send_signal(signal.SIGTERM)
+        assert agents[0].wait(timeout=100) == 0, said.read_text()
+    finally:
+        for agent in agents:
+            agent.terminate()  # and with it its rank
+            agent.wait(timeout=60)
+    assert starters.found() == [[0, 1, 1.0]]
 
 
 @needs_open_mpi
