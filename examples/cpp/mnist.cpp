@@ -11,12 +11,14 @@
 #include <torch/optim/schedulers/step_lr.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
 
 namespace {
 
+constexpr const char* kUsage = "usage: mnist [FOLDER [EPOCHS]]; without FOLDER: random images\n";
 constexpr int64_t kClasses = 10;
 constexpr size_t kBatchSize = 64;  // of each rank
 constexpr double kMean = 0.2860;   // of Fashion-MNIST's training images, pixels in 0..1
@@ -113,9 +115,19 @@ void train(const std::string& folder, int epochs) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string folder = argc > 1 ? argv[1] : "";
+  const int epochs = argc > 2 ? std::atoi(argv[2]) : 3;
+  const bool wants_help = folder == "--help" || folder == "-h";
+  if (wants_help || folder.starts_with('-') || epochs < 1 || argc > 3) {
+    std::fputs(kUsage, wants_help ? stdout : stderr);
+    return wants_help ? 0 : 2;
+  }
   try {
     ciranda::init();  // (1) Find the other ranks.
-    train(argc > 1 ? argv[1] : "", argc > 2 ? std::stoi(argv[2]) : 3);
+    train(folder, epochs);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "mnist: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mnist: %s\n", error.what());
     return 1;

@@ -159,3 +159,21 @@ def test_another_torch_is_refused_in_one_sentence(tmp_path: Path) -> None:
     said = " ".join(done.stderr.split())
     assert "ciranda was built for torch 2." in said
     assert "is 1.13" in said
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, r"usage: mnist .*\n"),
+        (["--nonsense"], 2, r"usage: mnist .*\n"),
+        (["folder", "many"], 2, r"usage: mnist .*\n"),
+        (["/nowhere"], 1, r"mnist: .*/nowhere.*\n"),
+    ],
+)
+def test_the_example_answers_with_one_line(
+    example: Path, arguments: list[str], code: int, said: str
+) -> None:
+    done = subprocess.run([example, *arguments], capture_output=True, text=True)
+    assert done.returncode == code
+    assert re.fullmatch(said, done.stdout + done.stderr), done.stdout + done.stderr
