@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ciranda.launch.cli.run_options import complete_path
 from ciranda.launch.errors import EXIT_SIGNAL_BASE, LaunchError
 from ciranda.sweep.settings import PRUNERS, SAMPLERS, SweepSettings
 from ciranda.sweep.space import parse_space
@@ -53,7 +54,13 @@ Examples:
 @click.option("--storage", metavar="FILE", help="The journal, to go on from [sweep.log in --out].")
 @click.option("--run", "run_options", default="", metavar="OPTIONS", help="More of ciranda run's.")
 @click.option("-H", "--hosts", "--hostfile", hidden=True)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
+@click.argument(
+    "command",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="COMMAND [ARGS]...",
+    shell_complete=complete_path,
+)
 @click.pass_context
 def sweep_command(
     ctx: click.Context,

@@ -72,6 +72,57 @@ def test_the_launcher_imports_nothing_heavy(launcher):
     assert found.stdout.split() == ["False", "False"]
 
 
+def complete(launcher, words):
+    """What a shell is offered for the last word."""
+    name = words.split()[0]
+    entry = {"ciranda": "main", "horovodrun": "as_horovodrun"}[name]
+    code = (
+        "import sys; from ciranda.launch.cli import commands\n"
+        f"try:\n    commands.{entry}()\n"
+        "finally:\n    assert 'torch' not in sys.modules"
+    )
+    variables = {
+        f"_{name.upper()}_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=launcher.environment | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("ciranda ru", ["plain,run"]),
+        ("ciranda run --hostf", ["plain,--hostfile"]),
+        ("ciranda run --cpu-operations sh", ["plain,shm"]),
+        ("ciranda run --log-dir lo", ["dir,lo"]),
+        ("ciranda run -np 2 tra", ["file,tra"]),
+        ("ciranda compare --stu", ["plain,--study"]),
+        ("horovodrun --hostfile ho", ["file,ho"]),
+    ],
+)
+def test_a_shell_completes_words(launcher, words, offered):
+    assert complete(launcher, words) == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_printed(launcher, shell):
+    found = subprocess.run(
+        [sys.executable, "-m", "ciranda"],
+        env=launcher.environment | {"_CIRANDA_COMPLETE": f"{shell}_source"},
+        capture_output=True,
+        text=True,
+    )
+    assert "_CIRANDA_COMPLETE=" + shell + "_complete" in found.stdout
+
+
 def test_cirandarun_is_the_same_command(launcher):
     code = "from ciranda.launch.cli.commands import cirandarun; cirandarun()"
     command = [sys.executable, "-c", code, "-np", "1", "echo", "hello"]

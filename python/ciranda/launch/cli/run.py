@@ -107,7 +107,13 @@ class _Run(click.Command):
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
 )
 @run_options.declare
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
+@click.argument(
+    "command",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="COMMAND [ARGS]...",
+    shell_complete=run_options.complete_path,
+)
 @click.pass_context
 def run_command(ctx: click.Context, /, **given: Any) -> None:
     """Run COMMAND as N ranks on this host.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from ciranda import _build
 from ciranda.launch.errors import LaunchError
@@ -64,10 +65,17 @@ def split(given: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
     return RunOptions(**{name: given[name] for name in ours}), of_horovodrun
 
 
+def complete_path(_: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Lets the shell complete a path: of a folder if the parameter's metavar is DIR."""
+    return [CompletionItem(begun, type="dir" if parameter.metavar == "DIR" else "file")]
+
+
 class _Option(click.Option):
     """An option that knows its group in `--help`."""
 
     def __init__(self, *args: Any, group: str, **settings: Any) -> None:
+        if settings.get("metavar") in ("FILE", "DIR"):
+            settings["shell_complete"] = complete_path
         super().__init__(*args, **settings)
         self.group = group
 
