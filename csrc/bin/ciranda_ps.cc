@@ -28,27 +28,31 @@ constexpr const char* kHelp =
   ciranda-ps --workers 4 --listen 192.0.2.7:20000 --key-file job.key
   CIRANDA_PS=192.0.2.7:20000 CIRANDA_KEY_FILE=job.key   for each worker, however it is started
 
-  --workers N          how many workers the job has
-  --listen HOST:PORT   where they call this server; an address of this host
-  --key-file FILE      the job's key: who does not hold it is turned away
-  --servers N          of a job with several: how many; CIRANDA_PS names all, in their order [1]
-  --server I           and which one this is, from 0 [0]
-  --coordinator        the job has one: CIRANDA_COORDINATOR=1 for that process
-  --lease SECONDS      a worker that is silent for so long keeps no other waiting [10]
-  --dir DIR            keep what it holds there: when it is killed, start it again the same way, and
-                       the workers go on with it; a folder of its own, empty when the job is over
-  --resume             go on with what is in --dir, which another job of as many servers and workers
-                       has left there; without it a server goes on with its own job's alone
-  --durability WHAT    what an answer to a worker promises: memory (what came since the latest
-                       snapshot is lost and counted), log (it is in the file), disk (synced) [log]
-  --snapshot SECONDS   how often it makes one, where something has changed [60]
-  --checkpoint-dir DIR make checkpoints of all servers there, one more when all workers have left;
-                       all servers write to that folder
-  --checkpoint-every N after N pushes (rounds of Sync), or Ns: after N seconds [1000]
-  --restore DIR        begin with that checkpoint, or the newest in that folder, of any number of
-                       servers
-  --tls                encrypt what goes to workers and comes from them (CIRANDA_TLS=1 there)
-  --trusted-network    do not authenticate gradients and parameters (CIRANDA_TRUSTED_NETWORK=1)
+  --workers N          number of the job's workers
+  --listen HOST:PORT   an address of this host, on which workers reach this server
+  --key-file FILE      the job's key; connections without it are refused
+  --servers N          number of the job's servers; CIRANDA_PS names all, in their order [1]
+  --server I           number of this server, from 0 [0]
+  --coordinator        the job has a coordinator: a process that has CIRANDA_COORDINATOR=1
+  --lease SECONDS      how long the other workers wait for a worker that is silent [10]
+  --dir DIR            keep the state in DIR. If the server is killed, start it again with the same
+                       options, and the workers continue. Each server needs a DIR of its own, which
+                       is empty when the job is over
+  --resume             continue from the state in --dir that an earlier job with as many servers and
+                       workers has left; without this, a server continues only its own job
+  --durability WHAT    what an answer to a worker promises: memory (pushes since the last snapshot
+                       may be lost, and are counted), log (the push is in a file), disk (the file is
+                       synced) [log]
+  --snapshot SECONDS   time between snapshots; none is made if nothing has changed [60]
+  --checkpoint-dir DIR write checkpoints of all servers into DIR, and one more when all workers have
+                       left; all servers need access to DIR
+  --checkpoint-every N write a checkpoint every N pushes (rounds of Sync), or every N seconds (Ns)
+                       [1000]
+  --restore DIR        start from the checkpoint in DIR, or from the newest below DIR; it may be of
+                       any number of servers
+  --tls                encrypt the traffic with workers, which need CIRANDA_TLS=1
+  --trusted-network    do not authenticate gradients and parameters; workers need
+                       CIRANDA_TRUSTED_NETWORK=1
 )";
 
 constexpr std::uint64_t kUsualCheckpoint = 1'000;  // pushes

@@ -34,32 +34,69 @@ class _Bench(click.Command):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
-    "-np", "--np", "--num-proc", "np", type=int, default=2, metavar="N", help="Ranks [2]."
+    "-np", "--np", "--num-proc", "np", type=int, default=2, metavar="N", help="Number of ranks [2]."
 )
-@click.option("--op", default="allreduce", metavar="OP,...", help=f"{', '.join(OPS)}, or all.")
-@click.option("--min-bytes", default="4", metavar="SIZE", help="The smallest size [4].")
-@click.option("--max-bytes", default="64M", metavar="SIZE", help="The largest size [64M].")
-@click.option("--factor", type=int, default=4, metavar="N", help="From a size to the next [4].")
 @click.option(
-    "--dtype", default="float32", metavar="T,...", help=f"{', '.join(DTYPE_BYTES)} [float32]."
+    "--op",
+    default="allreduce",
+    metavar="OP,...",
+    help=f"Collectives: {', '.join(OPS)}, or all [allreduce].",
 )
-@click.option("--redop", default="sum", metavar="R,...", help=f"{', '.join(REDOPS)} [sum].")
-@click.option("--backends", metavar="B,...", help="Of ciranda: shm, ring, gloo, nccl, none [all].")
-@click.option("--peers", metavar="P,...", help="c10d, mpi, memcpy, none [all that are here].")
-@click.option("--rounds", type=int, default=5, metavar="N", help="Alternations of all sides [5].")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="[cpu]")
+@click.option("--min-bytes", default="4", metavar="SIZE", help="Smallest size [4].")
+@click.option("--max-bytes", default="64M", metavar="SIZE", help="Largest size [64M].")
 @click.option(
-    "--two-hosts", is_flag=True, help="Between two hosts, namespaces of this one; needs root."
+    "--factor", type=int, default=4, metavar="N", help="Factor between one size and the next [4]."
 )
-@click.option("--csv", "csv_path", metavar="FILE", help="Write the tables.")
-@click.option("--json", "json_path", metavar="FILE", help="Write everything, for --compare.")
-@click.option("--png", metavar="FILE", help="Draw bus bandwidths; needs matplotlib.")
-@click.option("--compare", metavar="FILE", help="An earlier run's --json: print ratios of speed.")
+@click.option(
+    "--dtype",
+    default="float32",
+    metavar="T,...",
+    help=f"Dtypes: {', '.join(DTYPE_BYTES)} [float32].",
+)
+@click.option(
+    "--redop", default="sum", metavar="R,...", help=f"Reductions: {', '.join(REDOPS)} [sum]."
+)
+@click.option(
+    "--backends", metavar="B,...", help="Backends of ciranda: shm, ring, gloo, nccl, none [all]."
+)
+@click.option(
+    "--peers",
+    metavar="P,...",
+    help="Other libraries: c10d, mpi, memcpy, none [all that are installed].",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=5,
+    metavar="N",
+    help="How often each library is measured, in turns [5].",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    help="Device of the tensors [cpu].",
+)
+@click.option(
+    "--two-hosts",
+    is_flag=True,
+    help="Measure between two network namespaces of this host; needs root.",
+)
+@click.option("--csv", "csv_path", metavar="FILE", help="Write the tables as CSV.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write all results, for a later --compare."
+)
+@click.option("--png", metavar="FILE", help="Draw the bus bandwidths; needs matplotlib.")
+@click.option(
+    "--compare",
+    metavar="FILE",
+    help="Print ratios to the speeds that an earlier run wrote with --json.",
+)
 @click.option(
     "--fail-below",
     type=float,
     metavar="RATIO",
-    help="With --compare: exit code 1 if a backend of ciranda is below, by more than the noise.",
+    help="With --compare: exit with 1 if a backend of ciranda is below RATIO by more than noise.",
 )
 @click.option("-H", "--hosts", hidden=True)
 @click.pass_context
@@ -85,10 +122,10 @@ def bench_command(
     fail_below: float | None,
     hosts: str | None,
 ) -> None:
-    """Measure collectives on this host, as nccl-tests prints them.
+    """Measure collectives on this host, and print them as nccl-tests does.
 
-    Beside ciranda's backends: torch.distributed, mpi4py where it is installed, and a plain copy.
-    Every result is verified.
+    Each backend of ciranda stands beside torch.distributed, mpi4py (if it is installed) and a plain
+    copy. Every result is verified.
     """
     from ciranda.bench import session  # not needed for --help
 

@@ -46,23 +46,58 @@ def _times(text: str) -> int:
 @click.command(
     name="compare", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option("--study", "wanted", metavar="NAME", help="000 to 004, a word for it, or a file.")
+@click.option(
+    "--study",
+    "wanted",
+    metavar="NAME",
+    help="Number of a study (000 to 004), a word for it (see --list), or a file.",
+)
 @click.option("--list", "listed", is_flag=True, help="Print studies and systems, and exit.")
-@click.option("--quick", "mode", flag_value="quick", help="A few minutes [with few cores].")
-@click.option("--full", "mode", flag_value="full", help="All of the study's grid.")
-@click.option("--tables", metavar="A,B", callback=_listed(str), help="Of the study [all].")
-@click.option("--models", metavar="A,B", callback=_listed(str), help="Instead of the study's.")
-@click.option("--data", metavar="×1,×4", callback=_listed(_times), help="How often the data.")
-@click.option("--batch", metavar="64,128", callback=_listed(int), help="Images a rank and step.")
+@click.option(
+    "--quick",
+    "mode",
+    flag_value="quick",
+    help="Run a part of the grid, in minutes [below 8 cores].",
+)
+@click.option("--full", "mode", flag_value="full", help="Run the whole grid of the study.")
+@click.option("--tables", metavar="A,B", callback=_listed(str), help="Tables of the study [all].")
+@click.option(
+    "--models", metavar="A,B", callback=_listed(str), help="Models, instead of the study's."
+)
+@click.option(
+    "--data",
+    metavar="×1,×4",
+    callback=_listed(_times),
+    help="How many times the data set is repeated.",
+)
+@click.option(
+    "--batch", metavar="64,128", callback=_listed(int), help="Images of a rank in each step."
+)
 @click.option("--ranks", metavar="1,2", callback=_listed(int), help="Numbers of ranks.")
-@click.option("--epoch", metavar="S", callback=_listed(float), help="Cut after S; 0: never cut.")
-@click.option("--systems", metavar="A,B", callback=_listed(str), help="Names, or files of yours.")
-@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="How often each run.")
-@click.option("--hosts", metavar="A,B", help="By ssh, instead of hosts made of namespaces.")
-@click.option("--data-dir", metavar="DIR", help="The folder of the images.")
-@click.option("--out", metavar="DIR", default="ciranda-compare", help="Results [ciranda-compare].")
-@click.option("--dry-run", is_flag=True, help="Print what would run; start nothing.")
-@click.option("--show", is_flag=True, help="Write the tables of what is there; measure nothing.")
+@click.option(
+    "--epoch", metavar="S", callback=_listed(float), help="Cut an epoch after S seconds; 0: never."
+)
+@click.option(
+    "--systems",
+    metavar="A,B",
+    callback=_listed(str),
+    help="Systems of `--list`, or files of yours.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), metavar="N", help="How often each run is repeated."
+)
+@click.option(
+    "--hosts", metavar="A,B", help="Two hosts to reach by ssh [network namespaces of this host]."
+)
+@click.option("--data-dir", metavar="DIR", help="Folder of the images.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    default="ciranda-compare",
+    help="Folder of the results [ciranda-compare].",
+)
+@click.option("--dry-run", is_flag=True, help="Print the runs; start nothing.")
+@click.option("--show", is_flag=True, help="Write the tables of existing results; measure nothing.")
 def compare_command(
     wanted: str | None,
     listed: bool,
@@ -81,11 +116,11 @@ def compare_command(
     dry_run: bool,
     show: bool,
 ) -> None:
-    """Train in many ways and compare: seconds, images/s, accuracy, and where the time goes.
+    """Compare ways to train: seconds, images/s, accuracy, and where the time goes.
 
-    Each study is one that was published, with what it left out. Results are in DIR: Markdown, a
-    page with plots, CSV, JSON, PNG. A run that is there already is not measured again, so the
-    command may be ended at any time and given again.
+    Each study repeats a published one, and adds the figures that it left out. The results in DIR
+    are Markdown, a page with plots, CSV, JSON and PNG. Runs whose results exist are not repeated,
+    so you may end the command at any time, and continue with the same command line.
     """
     if listed or wanted is None:
         _print_list()

@@ -43,12 +43,18 @@ Examples:
     epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as of ciranda run.")
-@click.option("--hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin.")
-@click.option("--python", metavar="FILE", help="The Python of other hosts [at the same place].")
-@click.option("--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0.")
-@click.option("--port-range", metavar="A-B", help="Ports to listen on [any].")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-H", "--hosts", metavar="HOST:N,...", help="Hosts, and how many ranks fit on each.")
+@click.option(
+    "--hostfile", metavar="FILE", help="The same from a file of lines `HOST slots=N`; - is stdin."
+)
+@click.option(
+    "--python", metavar="FILE", help="Path of Python on the other hosts [as on this host]."
+)
+@click.option(
+    "--nic", metavar="PATTERNS", help="Use these networks between hosts: eth0,10.0.0.0/8,!docker0."
+)
+@click.option("--port-range", metavar="A-B", help="Listen only on ports from A to B [on any port].")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_context
 def doctor_command(
     ctx: click.Context,
@@ -60,10 +66,10 @@ def doctor_command(
     port_range: str | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong on this host, or between hosts, and what mends it.
+    """Find problems on this host, or between hosts, and say what mends each.
 
-    Ends with a verified all-reduce on all slots. Reads only: it changes no setting and leaves no
-    file. The exit code is 1 if a line has failed.
+    The last check is a verified all-reduce on all slots. The doctor changes no setting and leaves
+    no file. The exit code is 1 if a check has failed.
     """
     try:
         ports = parse_ports(port_range, "--port-range") if port_range else Ports()

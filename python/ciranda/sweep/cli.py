@@ -32,27 +32,54 @@ Examples:
     "parameters",
     multiple=True,
     metavar="NAME=VALUES",
-    help="lr=1e-4..1e-1:log, batch=32,64; for each.",
+    help="A parameter and its values: lr=1e-4..1e-1:log or batch=32,64.",
 )
-@click.option("--maximize", metavar="METRIC", help="What the trials report: the more the better.")
-@click.option("--minimize", metavar="METRIC", help="The less the better.")
-@click.option("--trials", type=int, metavar="N", help="In all [the whole grid].")
-@click.option("-np", "--np", "--num-proc", "np", type=int, default=1, help="Ranks a trial [1].")
-@click.option("--parallel", type=int, metavar="N", help="Trials side by side [cores / ranks].")
-@click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", help="What to try [tpe].")
-@click.option("--seed", type=int, help="Of the sampler [another each time].")
+@click.option(
+    "--maximize", metavar="METRIC", help="The metric that trials report, if more is better."
+)
+@click.option(
+    "--minimize", metavar="METRIC", help="The metric that trials report, if less is better."
+)
+@click.option("--trials", type=int, metavar="N", help="Number of trials [the whole grid].")
+@click.option(
+    "-np",
+    "--np",
+    "--num-proc",
+    "np",
+    type=int,
+    default=1,
+    metavar="N",
+    help="Ranks of each trial [1].",
+)
+@click.option(
+    "--parallel", type=int, metavar="N", help="Trials that run at the same time [cores / ranks]."
+)
+@click.option(
+    "--sampler", type=click.Choice(SAMPLERS), default="tpe", help="How values are chosen [tpe]."
+)
+@click.option("--seed", type=int, help="Seed of the sampler [a new one each time].")
 @click.option(
     "--prune", type=click.Choice(PRUNERS), default="none", help="End bad trials early [none]."
 )
 @click.option(
-    "--prune-after", type=int, default=0, metavar="STEPS", help="Judge none before that step [0]."
+    "--prune-after", type=int, default=0, metavar="STEPS", help="End no trial before this step [0]."
 )
 @click.option(
-    "--metric-regex", metavar="REGEX", help="Values are in rank 0's output [ciranda.sweep.report]."
+    "--metric-regex",
+    metavar="REGEX",
+    help="Find the metric in rank 0's output [trials call ciranda.sweep.report].",
 )
-@click.option("--out", default="sweep-results", metavar="DIR", help="Results [sweep-results].")
-@click.option("--storage", metavar="FILE", help="The journal, to go on from [sweep.log in --out].")
-@click.option("--run", "run_options", default="", metavar="OPTIONS", help="More of ciranda run's.")
+@click.option(
+    "--out", default="sweep-results", metavar="DIR", help="Folder of the results [sweep-results]."
+)
+@click.option(
+    "--storage",
+    metavar="FILE",
+    help="File from which an interrupted sweep continues [sweep.log in --out].",
+)
+@click.option(
+    "--run", "run_options", default="", metavar="OPTIONS", help="More options for `ciranda run`."
+)
 @click.option("-H", "--hosts", "--hostfile", hidden=True)
 @click.argument(
     "command",
@@ -82,10 +109,11 @@ def sweep_command(
     hosts: str | None,
     command: tuple[str, ...],
 ) -> None:
-    """Search parameters of COMMAND: run it many times, some side by side.
+    """Search for the best parameters of COMMAND: run it many times, some runs in parallel.
 
     Each run is a job of N ranks on this host. {lr} in COMMAND becomes a value of --param lr=...,
-    {trial} the trial's number. The same command line goes on where a sweep was interrupted.
+    and {trial} becomes the trial's number. To continue an interrupted sweep, repeat its command
+    line.
     """
     from ciranda.sweep.display import Display
     from ciranda.sweep.sweep import run_sweep

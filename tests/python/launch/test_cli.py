@@ -52,7 +52,7 @@ def test_help_lists_every_option_once_in_its_group():
     text = CliRunner().invoke(run_command, ["--help"]).output
     groups = re.findall(r"(?m)^(\S[^:\n]*):\n", text)
     assert groups[0] == "Ranks and hosts"
-    assert groups[-3:] == ["Parameter servers", "As horovodrun has them", "Help"]
+    assert groups[-3:] == ["Parameter servers", "Options of horovodrun", "Help"]
     listed = re.findall(r"(?m)^  (-\S+?)(?:,|\s|$)", text)
     owner = {
         name: option

@@ -30,22 +30,22 @@ class _Verbs(click.Group):
         "bench": (
             "ciranda.bench.cli",
             "bench_command",
-            "Measure collectives, beside those of others.",
+            "Measure collectives, ciranda's beside those of other libraries.",
         ),
         "compare": (
             "ciranda.compare.cli",
             "compare_command",
-            "Train in many ways, and compare: five published studies.",
+            "Compare ways to train, as five published studies did.",
         ),
         "doctor": (
             "ciranda.doctor.cli",
             "doctor_command",
-            "Say what is wrong on this machine, or between hosts.",
+            "Find problems on this host, or between hosts.",
         ),
         "sweep": (
             "ciranda.sweep.cli",
             "sweep_command",
-            "Search for parameters: many trainings, side by side.",
+            "Search for the best parameters with many trainings, some in parallel.",
         ),
     }
 
@@ -74,7 +74,7 @@ class _Verbs(click.Group):
     is_eager=True,
     expose_value=False,
     callback=_print_cmake_prefix_path,
-    help="Print what CMake needs to build C++ programs, and exit.",
+    help="Print the CMAKE_PREFIX_PATH for C++ programs, and exit.",
 )
 @click.version_option(package_name="ciranda", prog_name="ciranda", message="%(prog)s %(version)s")
 def ciranda() -> None:
@@ -85,9 +85,9 @@ def ciranda() -> None:
 @click.argument("file")
 @click.pass_context
 def key_command(ctx: click.Context, file: str) -> None:
-    """Write a new key into FILE, for `ciranda run --no-ssh --key-file FILE`.
+    """Write a new key into FILE, for `ciranda run --no-ssh`.
 
-    Copy it to every host, where only you may read it. Use it for one job.
+    Copy FILE to every host; nobody else may be able to read it. Use a key for only one job.
     """
     try:
         meeting.make_key_file(file)

@@ -116,10 +116,10 @@ class _Run(click.Command):
 )
 @click.pass_context
 def run_command(ctx: click.Context, /, **given: Any) -> None:
-    """Run COMMAND as N ranks on this host.
+    """Run COMMAND as N ranks, on this host or on several.
 
-    COMMAND is a .py file, `-m module`, or any program. Every rank finds its number and the size
-    in the variables of ciranda, Horovod and torchrun.
+    COMMAND is a .py file, `-m module`, or any program. Each rank finds its number, and the number
+    of ranks, in the variables of ciranda, Horovod and torchrun.
     """
     from ciranda.launch.run.local_ranks import open_standard_streams  # not needed for --help
 

@@ -102,28 +102,54 @@ def _declare(*names: str, **settings: Any) -> _Declaration:
 
 _GROUPS: dict[str, tuple[_Declaration, ...]] = {
     "Ranks and hosts": (
-        _declare("-np", "--np", "--num-proc", "np", type=int, metavar="N", help="Ranks [cores]."),
-        _declare("-H", "--hosts", metavar="HOST:N,...", help="Hosts and slots, as horovodrun's."),
         _declare(
-            "--hostfile", "-hostfile", metavar="FILE", help="Lines: HOST slots=N; - is stdin."
+            "-np",
+            "--np",
+            "--num-proc",
+            "np",
+            type=int,
+            metavar="N",
+            help="Number of ranks [one for each core or slot].",
         ),
-        _declare("--python", metavar="FILE", help="The Python of other hosts [at the same place]."),
-        _declare("--timeout", type=float, metavar="SECONDS", help="End the whole job after that."),
         _declare(
-            "-x", "assign", multiple=True, metavar="VAR[=VALUE]", help="Set it for all ranks."
+            "-H", "--hosts", metavar="HOST:N,...", help="Hosts, and how many ranks fit on each."
         ),
         _declare(
-            "--env-file", multiple=True, metavar="FILE", help="KEY=VALUE lines for all ranks."
+            "--hostfile",
+            "-hostfile",
+            metavar="FILE",
+            help="The same from a file of lines `HOST slots=N`; - is stdin.",
+        ),
+        _declare(
+            "--python", metavar="FILE", help="Path of Python on the other hosts [as on this host]."
+        ),
+        _declare(
+            "--timeout", type=float, metavar="SECONDS", help="End the whole job after this time."
+        ),
+        _declare(
+            "-x",
+            "assign",
+            multiple=True,
+            metavar="VAR[=VALUE]",
+            help="Set a variable for all ranks.",
+        ),
+        _declare(
+            "--env-file",
+            multiple=True,
+            metavar="FILE",
+            help="Set variables for all ranks, from lines KEY=VALUE.",
         ),
     ),
     "Output": (
         _declare("--log-dir", metavar="DIR", help="Keep a log file of each rank in DIR."),
-        _declare("--show-ranks", metavar="0,3-5", help="Ranks shown on the console [all]."),
-        _declare("--no-color", is_flag=True, help="Plain prefixes; also with NO_COLOR set."),
+        _declare(
+            "--show-ranks", metavar="0,3-5", help="Show only these ranks on the console [all]."
+        ),
+        _declare("--no-color", is_flag=True, help="Use no colours; NO_COLOR=1 does the same."),
         _declare("--verbose", is_flag=True, help="Say what the launcher does."),
     ),
     "Instead of running": (
-        _declare("--dry-run", is_flag=True, help="Print who would run what; start nothing."),
+        _declare("--dry-run", is_flag=True, help="Print the command of each rank; start nothing."),
         _declare(
             "--check",
             "--check-build",
@@ -132,99 +158,122 @@ _GROUPS: dict[str, tuple[_Declaration, ...]] = {
             is_eager=True,
             expose_value=False,
             callback=_print_backends,
-            help="Print which backends there are, and exit.",
+            help="Print which backends are available, and exit.",
         ),
     ),
     "Network between hosts": (
         _declare(
-            "--nic", metavar="PATTERNS", help="Networks between hosts: eth0,10.0.0.0/8,!docker0."
+            "--nic",
+            metavar="PATTERNS",
+            help="Use these networks between hosts: eth0,10.0.0.0/8,!docker0.",
         ),
-        _declare("--port-range", metavar="A-B", help="Ports to listen on [any]."),
-        _declare("--tls", is_flag=True, help="Encrypt all that goes from host to host."),
-        _declare("--trusted-network", is_flag=True, help="Nobody else is on it: protect no data."),
+        _declare(
+            "--port-range", metavar="A-B", help="Listen only on ports from A to B [on any port]."
+        ),
+        _declare("--tls", is_flag=True, help="Encrypt all traffic between hosts."),
+        _declare(
+            "--trusted-network",
+            is_flag=True,
+            help="Do not protect data between hosts; nobody else is on their network.",
+        ),
     ),
     "A launcher on each host": (
-        _declare("--no-ssh", is_flag=True, help="Start this host's ranks only; each host does so."),
-        _declare("--nodes", type=int, metavar="N", help="With --no-ssh: how many hosts [srun's]."),
+        _declare(
+            "--no-ssh",
+            is_flag=True,
+            help="Start only this host's ranks; each host has a launcher of its own.",
+        ),
+        _declare(
+            "--nodes", type=int, metavar="N", help="With --no-ssh: number of hosts [told by srun]."
+        ),
         _declare(
             "--node-rank",
             type=int,
             metavar="K",
-            help="With --no-ssh: which one this is, from 0.",
+            help="With --no-ssh: number of this host, from 0 [told by srun].",
         ),
         _declare(
             "--rendezvous",
             metavar="HOST:PORT",
-            help="With --no-ssh: where node 0 listens [srun's first].",
+            help="With --no-ssh: address on which host 0 listens [srun's first host].",
         ),
         _declare(
             "--key-file",
             metavar="FILE",
-            help="With --no-ssh: the job's key (ciranda key FILE).",
+            help="With --no-ssh: the job's key, made by `ciranda key FILE`.",
         ),
     ),
     "Backends": (
         _declare(
             "--cpu-operations",
             type=click.Choice(["auto", "shm", "ring", *_build.CPU_BACKENDS]),
-            help="What runs operations on CPU tensors [auto: our own].",
+            help="Backend of operations on CPU tensors [auto: shm and ring].",
         ),
         _declare("--gloo", is_flag=True, help="The same as --cpu-operations gloo."),
         _declare(
             "--gpu-operations",
             type=click.Choice(["auto", *_build.GPU_BACKENDS]),
-            help="What runs operations on GPU tensors [auto: nccl].",
+            help="Backend of operations on GPU tensors [auto: nccl].",
         ),
     ),
     "Parameter servers": (
-        _declare("--ps", type=int, metavar="N", help="Parameter servers, for backend='ps'."),
+        _declare(
+            "--ps", type=int, metavar="N", help="Start N parameter servers besides the ranks."
+        ),
         _declare(
             "--ps-hosts", metavar="H1,H2:2", help="Hosts of the servers [those of the ranks]."
         ),
         _declare(
-            "--ps-dir", metavar="DIR", help="Where servers keep what they hold, on their hosts."
+            "--ps-dir",
+            metavar="DIR",
+            help="Folder in which each server keeps its state, on its own host.",
         ),
         _declare(
             "--resume",
             is_flag=True,
-            help="With --ps-dir: go on with what a job that is gone has left there.",
+            help="With --ps-dir: continue from the state that an earlier job left there.",
         ),
         _declare(
             "--durability",
             type=click.Choice(["memory", "log", "disk"]),
-            help="With --ps-dir: what outlives a killed server, see docs/parameter-server.md "
-            "[log].",
+            help="With --ps-dir: how much of the state outlives a killed server [log]; see "
+            "docs/parameter-server.md.",
         ),
         _declare(
             "--checkpoint-dir",
             metavar="DIR",
-            help="Where servers make checkpoints, on all their hosts.",
+            help="Folder for checkpoints of the servers; all servers need access to it.",
         ),
         _declare(
             "--checkpoint-every",
             metavar="N|Ns",
-            help="After N pushes, or after N seconds [1000].",
+            help="Write a checkpoint every N pushes, or every N seconds (Ns) [1000].",
         ),
-        _declare("--restore", metavar="DIR", help="A checkpoint that servers begin with."),
+        _declare(
+            "--restore",
+            metavar="DIR",
+            help="Start the servers from this checkpoint, or from the newest in DIR.",
+        ),
         _declare(
             "--evaluator",
             is_flag=True,
-            help="COMMAND in one process more, to score checkpoints: see docs/parameter-server.md.",
+            help="Run COMMAND in one more process, which scores checkpoints; see "
+            "docs/parameter-server.md.",
         ),
         _declare(
             "--coordinator",
             is_flag=True,
-            help="With --ps: COMMAND in one process more, which gives tasks to the others.",
+            help="With --ps: run COMMAND in one more process, which gives tasks to the ranks.",
         ),
         _declare(
             "--restarts",
             type=int,
             metavar="N",
-            help="With --ps: start killed ranks again, with --ps-dir servers too [0].",
+            help="With --ps: restart killed ranks, with --ps-dir also servers, N times in all [0].",
         ),
     ),
 }
-_OF_HOROVODRUN = "As horovodrun has them"
+_OF_HOROVODRUN = "Options of horovodrun"
 _GENERAL = "Help"
 
 
