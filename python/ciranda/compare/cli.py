@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from ciranda.compare import comparison, page, runs, study, system
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
+from ciranda.launch.errors import EXIT_SIGNAL_BASE
 from ciranda.launch.plan.environment import count_cores
 from ciranda.measure.machine import machine as machine_facts
 
 _SMALL_CORES = 8
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EPILOG = """\b
 Examples:
   ciranda compare --list
@@ -25,6 +28,23 @@ Examples:
   ciranda compare --study grid --models small-cnn --data ×1,×4 --ranks 1,2
   ciranda compare --study 003 --systems one,shm,./mine.py
 """
+
+
+class _InterruptedError(click.ClickException):
+    """A signal ended the command; says in one sentence what is kept."""
+
+    def __init__(
+        self, number: int, planned: Sequence[comparison.Planned], results: Results
+    ) -> None:
+        kept = sum(results.has(each.setting, each.number) for each in planned)
+        super().__init__(
+            f"interrupted; {kept} of {len(planned)} runs are kept in {results.folder}: the same "
+            "command measures the others, and with --show it writes the tables of these"
+        )
+        self.exit_code = EXIT_SIGNAL_BASE + number  # type: ignore[misc] # ClassVar in click
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"ciranda compare: {self.message}", file=file, err=True)
 
 
 def _listed(kind: Callable[[str], Any]) -> Callable[..., list[Any] | None]:
@@ -157,7 +177,10 @@ def compare_command(
         raise click.ClickException(str(error)) from None
     if not show:
         _measure(planned, loaded, results, data_dir, hosts)
-    text = page.write(found, loaded, results, missing, facts)
+    try:
+        text = page.write(found, loaded, results, missing, facts)
+    except KeyboardInterrupt:
+        raise _InterruptedError(signal.SIGINT, planned, results) from None
     click.echo(f"\n{text}\nIn {results.folder}: study-{found.number}.html and others")
     if find_spec("matplotlib") is None:
         click.echo("No plots were drawn: pip install matplotlib, and the same command with --show")
@@ -170,16 +193,25 @@ def _measure(
     data_dir: str | None,
     hosts: str | None,
 ) -> None:
+    """Measures the planned runs; raises _InterruptedError if a signal arrives."""
     # An event is used because KeyboardInterrupt is lost if it arrives in the middle of a fork.
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    stop, received = threading.Event(), list[int]()
+
+    def receive(number: int, _: object) -> None:
+        received.append(number)
+        stop.set()
+
+    # nohup starts a program with SIGHUP ignored.
+    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, receive) for number in ours}
     try:
-        comparison.measure(planned, loaded, results, click.echo, stop, data_dir, hosts)
-    except runs.Interrupted:
-        raise click.ClickException(
-            "ended; the same command goes on where it stopped, and what is measured stays"
-        ) from None
+        with contextlib.suppress(runs.Interrupted):
+            comparison.measure(planned, loaded, results, click.echo, stop, data_dir, hosts)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        raise _InterruptedError(received[0], planned, results)
 
 
 def _missing(loaded: Mapping[str, system.System], hosts: str | None) -> comparison.Missing:

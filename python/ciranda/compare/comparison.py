@@ -74,6 +74,8 @@ def measure(
         say(f"{len(planned) - len(left)} of {len(planned)} runs are there already")
     expected_s, taken_s = 0.0, 0.0
     for done, each in enumerate(left):
+        if stop.is_set():
+            raise runs.Interrupted
         begin = time.monotonic()
         # Each round has its own order of images and its own initial parameters.
         seeded = each.setting.but(seed=each.setting.seed + each.number)

@@ -22,7 +22,7 @@ from ciranda.compare import machine, protocol, starts
 from ciranda.compare.setting import Setting
 from ciranda.compare.starts import Start
 from ciranda.compare.system import System
-from ciranda.launch.run.process_tree import die_with_parent
+from ciranda.launch.run.process_tree import descendants, die_with_parent, send_signal
 from ciranda.netns.link import Link
 from ciranda.netns.namespace import obstacle
 from ciranda.netns.network import Network
@@ -258,10 +258,14 @@ def _let_end(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Kills the processes and all that they have started: mpirun's ranks outlive a killed mpirun."""
     for process in processes:
         if process.poll() is None:
+            below = descendants(process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            for each in below:
+                send_signal(each, signal.SIGKILL)
     for process in processes:
         process.wait()
         if process.stdout is not None:

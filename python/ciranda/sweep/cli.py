@@ -10,7 +10,7 @@ import click
 
 from ciranda.launch.cli.run_options import complete_path
 from ciranda.launch.errors import EXIT_SIGNAL_BASE, LaunchError
-from ciranda.sweep.settings import PRUNERS, SAMPLERS, SweepSettings
+from ciranda.sweep.settings import INTERRUPTED, PRUNERS, SAMPLERS, SweepResult, SweepSettings
 from ciranda.sweep.space import parse_space
 
 _EXAMPLES = """\b
@@ -148,7 +148,7 @@ def sweep_command(
         for line in summary(settings, result):
             click.echo(line)
         if result.signal is not None:
-            click.echo(f"{ctx.command_path}: interrupted; the same command goes on", err=True)
+            click.echo(f"{ctx.command_path}: {_interrupted(settings, result)}", err=True)
             code = EXIT_SIGNAL_BASE + result.signal
         elif result.best is None:
             raise LaunchError(_no_best(settings, len(result.trials)), exit_code=1)
@@ -175,6 +175,14 @@ def _words(run_options: str) -> list[str]:
         return shlex.split(run_options)
     except ValueError as error:
         raise LaunchError(f"--run {run_options!r}: {error}") from None
+
+
+def _interrupted(settings: SweepSettings, result: SweepResult) -> str:
+    ended = len(result.trials) - result.count(INTERRUPTED)
+    return (
+        f"interrupted; {ended} of {settings.planned()} trials have ended and are kept in "
+        f"{settings.out}: the same command runs the others"
+    )
 
 
 def _no_best(settings: SweepSettings, count: int) -> str:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tagged import tagged_processes
 
 from ciranda.compare import system
+from ciranda.launch.cli import commands
 
 # Systems, and what of the setting is changed for each; others are in the tests below.
 BASE = {"model": "small-mlp", "ranks": 2, "epoch_s": 0.3, "test_images": 200}
@@ -182,13 +184,16 @@ def test_given_hosts_are_those_between_which_it_runs(tmp_path: Path, make_networ
     assert not [note for row in rows for note in row["notes"] if "namespaces" in note]
 
 
-def test_an_interrupted_comparison_leaves_nothing_and_says_how_it_goes_on(made_up: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_leaves_nothing_and_says_what_is_kept(
+    made_up: Path, number: int
+) -> None:
     tag = f"CIRANDA_TEST_TAG={made_up}"
     name, value = tag.split("=")
     study = made_up / "study.toml"
     study.write_text(study.read_text().replace("epoch_s = 0.2", "epoch_s = 60.0"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml"],
+        [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml", "--quick"],
         cwd=made_up,
         env={**os.environ, name: value},
         stdout=subprocess.PIPE,
@@ -197,11 +202,27 @@ def test_an_interrupted_comparison_leaves_nothing_and_says_how_it_goes_on(made_u
         preexec_fn=_as_on_a_terminal,  # noqa: PLW1509 - pytest has one thread
     )
     _wait_until(lambda: any(map(_trains, tagged_processes(tag))))
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "the same command goes on where it stopped" in said
+    assert process.returncode == 128 + number
+    folder = Path("ciranda-compare/study-made-up-quick")
+    assert said == (
+        f"ciranda compare: interrupted; 0 of 6 runs are kept in {folder}: the same command "
+        "measures the others, and with --show it writes the tables of these\n"
+    )
     _wait_until(lambda: not tagged_processes(tag))
+
+
+def test_an_interrupt_before_the_first_run_is_one_sentence(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(system, "load", interrupted)
+    monkeypatch.chdir(made_up)
+    done = CliRunner().invoke(commands.ciranda, ["compare", "--study", "study.toml"])
+    assert (done.exit_code, done.stderr) == (130, "ciranda: interrupted\n")
 
 
 def _as_on_a_terminal() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,24 @@ def test_ranks_begin_together(tmp_path: Path) -> None:
         (tmp_path / "late").touch()
         subprocess.run([sys.executable, "-c", meet.format(rank=1)], env=env, check=True)
         assert waiting.communicate()[0] == "True\n"
+
+
+def test_a_run_that_ends_leaves_no_process_of_another_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rank = f"open({str(tmp_path / 'rank')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    command = [sys.executable, "-c", f"import os, time; {rank}"]
+    launcher = f"import subprocess; subprocess.run({command!r}, start_new_session=True)"
+    fails = (
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'rank')!r}): time.sleep(0.01)"
+    )
+    with pytest.raises(runs.RunFailedError):
+        run(monkeypatch, launcher, f"{fails}\ntime.sleep(0.1); raise SystemExit(1)")
+    pid = int((tmp_path / "rank").read_text())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "a rank is left"
+        time.sleep(0.02)
 
 
 def test_what_a_run_computes_is_not_counted_as_that_of_others() -> None:

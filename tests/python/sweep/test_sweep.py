@@ -161,7 +161,8 @@ def test_a_signal_ends_all_trials(sweeps, number: int) -> None:
     assert sweep.returncode == 128 + number
     assert not sweeps.processes()
     assert "2 trials: 2 interrupted" in out
-    assert "interrupted; the same command goes on" in err
+    kept = "interrupted; 0 of 4 trials have ended and are kept in sweep-results: the same command"
+    assert err == f"ciranda sweep: {kept} runs the others\n"
 
 
 def test_a_terminal_shows_trials_that_run(sweeps) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from ciranda import cmake_prefix_path
 from ciranda.launch.cli.run import run_command
-from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
+from ciranda.launch.errors import EXIT_NOT_FOUND, EXIT_SIGNAL_BASE, LaunchError
 from ciranda.launch.remote import meeting
 from ciranda.launch.run import local
 
@@ -48,6 +50,13 @@ class _Verbs(click.Group):
             "Search for the best parameters with many trainings, some in parallel.",
         ),
     }
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # where no verb catches it; click's own exit code would be 1
+            click.echo(f"{ctx.command_path}: interrupted", err=True)
+            return ctx.exit(EXIT_SIGNAL_BASE + signal.SIGINT)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.LAZY])
