@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ciranda.compare.figures import ACCURATE, FIGURES
+from ciranda.compare import pictures
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study, Table
@@ -17,7 +17,6 @@ from ciranda.compare.system import System
 from ciranda.compare.table import (
     Grid,
     Row,
-    axis_heads,
     contents,
     csv_text,
     heads,
@@ -27,8 +26,6 @@ from ciranda.compare.table import (
 )
 
 Filled = Sequence[tuple[Table, Sequence[Row]]]
-
-_ROWS_MANY = 40  # a picture of more rows has small labels
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -52,15 +49,15 @@ def write(
 ) -> str:
     """Writes all files into the folder of the results; returns the Markdown."""
     filled = [(t, rows_of(t, systems, results, missing)) for t in study.tables]
-    pictures = _pictures(filled)
+    drawn = pictures.draw(filled)
     name, folder = f"study-{study.number}", results.folder
     folder.mkdir(parents=True, exist_ok=True)
     text = as_markdown(study, filled, facts)
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    (folder / f"{name}.html").write_text(_as_html(study, filled, facts, pictures), encoding="utf-8")
+    (folder / f"{name}.html").write_text(_as_html(study, filled, facts, drawn), encoding="utf-8")
     (folder / f"{name}.csv").write_text(csv_text(filled), encoding="utf-8")
     (folder / f"{name}.json").write_text(_as_json(study, filled, facts), encoding="utf-8")
-    for title, figure in pictures.items():
+    for title, figure in drawn.items():
         figure.savefig(folder / f"{name}-{title}.png", dpi=110)
     return text
 
@@ -125,7 +122,7 @@ def _as_json(study: Study, filled: Filled, facts: Mapping[str, Any]) -> str:
 
 
 def _as_html(
-    study: Study, filled: Filled, facts: Mapping[str, Any], pictures: Mapping[str, Any]
+    study: Study, filled: Filled, facts: Mapping[str, Any], drawn: Mapping[str, Any]
 ) -> str:
     title = html.escape(f"Study {study.number}: {study.title}")
     parts = [f"<h1>{title}</h1>", _paragraph(study.about)]
@@ -133,7 +130,8 @@ def _as_html(
         parts += [f"<h2>{html.escape(table.title)}</h2>", _paragraph(table.about)]
         for part in contents(table, rows):
             parts.append(_paragraph(part) if isinstance(part, str) else _html_table(part))
-        parts += [_svg(each) for name, each in pictures.items() if name.startswith(table.name)]
+        names = (table.name, f"{table.name}-curves")
+        parts += [_svg(drawn[name]) for name in names if name in drawn]
     if study.published:
         parts.append("<h2>What the study printed</h2>")
         parts.append(_html_table(Grid(("what", "figure"), study.published, 2)))
@@ -173,79 +171,3 @@ def _svg(figure: Any) -> str:
     figure.savefig(out, format="svg")
     text = out.getvalue()
     return f"<figure>{text[text.index('<svg') :]}</figure>"
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def _pictures(filled: Filled) -> dict[str, Any]:
-    """Returns pictures by name: for each table bars of its figure, and accuracy against time.
-
-    Returns no pictures without matplotlib.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        return {}
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "ciranda"  # makes the same bytes from the same figures
-    pictures = {}
-    for table, rows in filled:
-        measured = [row for row in rows if table.plot in row.samples]
-        if measured:
-            pictures[table.name] = _bars(table, measured)
-        if table.curves and any(row.curves for row in rows):
-            pictures[f"{table.name}-curves"] = _curves(table, [row for row in rows if row.curves])
-    return pictures
-
-
-def _bars(table: Table, rows: Sequence[Row]) -> Any:
-    """Draws one bar for each row, with the range from the least to the most as its error bar.
-
-    Each value of the axis `table.panels` has a panel with a separate scale.
-    """
-    from matplotlib.figure import Figure
-
-    panels: dict[Any, list[Row]] = {}
-    for row in rows:
-        panel = getattr(row.setting, table.panels) if table.panels else None
-        panels.setdefault(panel, []).append(row)
-    many = len(rows) > _ROWS_MANY
-    height = sum(1.2 + (0.18 if many else 0.28) * len(each) for each in panels.values())
-    figure = Figure(figsize=(9, height), layout="constrained")
-    ratios = [len(each) for each in panels.values()]
-    places = figure.subplots(len(panels), squeeze=False, height_ratios=ratios)[:, 0]
-    colours = {title: f"C{n}" for n, title in enumerate(dict.fromkeys(row.title for row in rows))}
-    for axes, each in zip(places, panels.values(), strict=True):
-        for at, row in enumerate(each):
-            samples = row.samples[table.plot]
-            spread = [[samples.median - samples.low], [samples.high - samples.median]]
-            axes.barh(at, samples.median, xerr=spread, capsize=3, color=colours[row.title])
-        names = [_label(table, row) for row in each]
-        axes.set(yticks=range(len(each)), yticklabels=names, xlabel=FIGURES[table.plot].title)
-        axes.tick_params(axis="y", labelsize=7 if many else 10)
-        axes.margins(y=0.01 if many else 0.05)
-        axes.invert_yaxis()
-        axes.grid(axis="x", alpha=0.3)
-    return figure
-
-
-def _label(table: Table, row: Row) -> str:
-    cell = [f"{head} {axis}" for head, axis in zip(axis_heads(table), row.axes, strict=True)]
-    return ", ".join([*cell, row.title])
-
-
-def _curves(table: Table, rows: Sequence[Row]) -> Any:
-    """Draws the first round of each row."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for row in rows:
-        times, accuracies = zip(*row.curves[0], strict=True)
-        axes.plot(times, accuracies, "o-", markersize=3, label=_label(table, row))
-    axes.axhline(ACCURATE, linestyle=":", color="grey")
-    axes.set(xlabel="seconds of training", ylabel="accuracy, %")
-    axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)
-    return figure
