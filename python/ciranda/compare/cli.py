@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from typing import IO, Any
 import click
 
 from ciranda.compare import comparison, page, runs, study, system
+from ciranda.compare.live import LiveLine
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.launch.errors import EXIT_SIGNAL_BASE
@@ -206,7 +208,8 @@ def _measure(
     before = {number: signal.signal(number, receive) for number in ours}
     try:
         with contextlib.suppress(runs.Interrupted):
-            comparison.measure(planned, loaded, results, click.echo, stop, data_dir, hosts)
+            live = LiveLine(sys.stdout)
+            comparison.measure(planned, loaded, results, live, stop, data_dir, hosts)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

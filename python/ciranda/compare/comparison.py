@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ciranda.compare import runs
+from ciranda.compare.live import LiveLine, place_text
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study
 from ciranda.compare.system import System
 from ciranda.launch.plan.environment import count_cores
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,18 @@ def measure(
     planned: Sequence[Planned],
     systems: Mapping[str, System],
     results: Results,
-    say: Say,
+    live: LiveLine,
     stop: threading.Event,
     data_folder: str | None,
     hosts: str | None,
 ) -> None:
-    """Measures the planned runs that have no result yet. Blocks.
+    """Measures the planned runs that have no result yet. Blocks. Says on `live` how far it is.
 
     Raises runs.Interrupted once `stop` is set.
     """
     left = [each for each in planned if not results.has(each.setting, each.number)]
     if len(left) < len(planned):
-        say(f"{len(planned) - len(left)} of {len(planned)} runs are there already")
+        live.say(f"{len(planned) - len(left)} of {len(planned)} runs are there already")
     expected_s, taken_s = 0.0, 0.0
     for done, each in enumerate(left):
         if stop.is_set():
@@ -79,7 +78,22 @@ def measure(
         begin = time.monotonic()
         # Each round has its own order of images and its own initial parameters.
         seeded = each.setting.but(seed=each.setting.seed + each.number)
-        outcome = _one(seeded, systems[each.setting.system], stop, data_folder, hosts)
+        title = f"[{done + 1}/{len(left)}] {_run_text(each)}"
+
+        def watch(
+            told: runs.Outcome | None,
+            each: Planned = each,
+            title: str = title,
+            begin: float = begin,
+        ) -> None:
+            place = place_text(each.setting, told)
+            live.show(f"{title}: {place}, {_span(time.monotonic() - begin)}")
+
+        try:
+            system = systems[each.setting.system]
+            outcome = _one(seeded, system, stop, data_folder, hosts, watch)
+        finally:
+            live.erase()
         results.add(each.setting, each.number, outcome)
         taken_s += time.monotonic() - begin
         expected_s += each.setting.expected_s()
@@ -87,9 +101,9 @@ def measure(
         rest_s *= taken_s / expected_s
         about = describe(each.setting)
         ended = "failed" if "error" in outcome else f"{time.monotonic() - begin:.0f} s"
-        say(f"[{done + 1}/{len(left)}] {about}: {ended}; about {_span(rest_s)} left")
+        live.say(f"[{done + 1}/{len(left)}] {about}: {ended}; about {_span(rest_s)} left")
         if "error" in outcome:
-            say("    " + outcome["error"].replace("\n", "\n    "))
+            live.say("    " + outcome["error"].replace("\n", "\n    "))
 
 
 def _one(
@@ -98,12 +112,13 @@ def _one(
     stop: threading.Event,
     data_folder: str | None,
     hosts: str | None,
+    watch: runs.Watch,
 ) -> runs.Outcome:
     servers = setting.servers if system.processes.servers else 0
     facts: runs.Outcome = {"servers": servers, "cores": count_cores(), "hosts": hosts}
     facts["utc"] = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     try:
-        return {**runs.run(system, setting, stop, data_folder, hosts), **facts}
+        return {**runs.run(system, setting, stop, data_folder, hosts, watch), **facts}
     except (runs.RunFailedError, OSError) as error:
         return {"error": str(error), **facts}
 
@@ -115,6 +130,13 @@ def describe(setting: Setting) -> str:
     words += [f"{setting.killed} killed"] if setting.killed else []
     words += [setting.saver] if setting.saver else []
     return f"{setting.system}: {', '.join(words)}"
+
+
+def _run_text(planned: Planned) -> str:
+    """Names a run in few words, for one line of a terminal."""
+    setting = planned.setting
+    ranks = f"{setting.ranks} rank{'s' if setting.ranks > 1 else ''}"
+    return f"{setting.system}, {setting.model}, {ranks}, round {planned.number + 1}"
 
 
 def _span(seconds: float) -> str:

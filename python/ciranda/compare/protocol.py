@@ -22,7 +22,10 @@ _LOOK_S = 0.001
 
 
 def say(**what: Any) -> None:
-    """Sends `rank` with `epoch`, which has ended, or at the end with `size` and `outcome`."""
+    """Sends `rank` with `epoch`, which has ended, or at the end with `size` and `outcome`.
+
+    With `epoch`, `step` and `steps` it tells where in an epoch the rank is.
+    """
     text = json.dumps(what)
     if "outcome" in what and FOLDER in os.environ:
         Path(os.environ[FOLDER], f"rank-{what['rank']}.json").write_text(text, encoding="utf-8")

@@ -44,6 +44,8 @@ _PID = re.compile(rf"ciranda: {_ROLE} is pid (\d+)")
 _AGAIN = re.compile(rf"ciranda: {_ROLE} was ended by .* started again")
 
 Outcome = dict[str, Any]
+# Gets the last message of rank 0 (protocol.say), or None before the first; called often.
+Watch = Callable[[Outcome | None], None]
 
 
 class RunFailedError(RuntimeError):
@@ -58,6 +60,7 @@ class _Heard:
         self.size = 0
         self.started_again: list[str] = []
         self.lines: list[str] = []
+        self.place: Outcome | None = None  # the last message of rank 0
         self.kill_at: float | None = None
         self.role = _ROLES.get(setting.killed, "")
         self.pids: dict[str, int] = {}
@@ -68,7 +71,13 @@ class _Heard:
             self._of_launcher(text)
         elif "outcome" in said:
             self.outcome(said)
-        elif self.role and said["epoch"] == 1 and said["rank"] == 0 and self.kill_at is None:
+        elif said["rank"] == 0:
+            self._of_rank_0(said)
+
+    def _of_rank_0(self, said: Outcome) -> None:
+        self.place = said
+        ended = "step" not in said and said["epoch"] == 1
+        if self.role and ended and self.kill_at is None:
             self.kill_at = time.monotonic() + _KILLED_AFTER_S
 
     def outcome(self, said: Outcome) -> None:
@@ -120,12 +129,17 @@ def here(start: Start) -> subprocess.Popen[str]:
     )
 
 
+def _nobody_watches(_: Outcome | None) -> None:
+    pass
+
+
 def run(
     system: System,
     setting: Setting,
     stop: threading.Event,
     data_folder: str | None = None,
     hosts: str | None = None,
+    watch: Watch = _nobody_watches,
 ) -> Outcome:
     """Runs one setting and blocks until all processes have ended.
 
@@ -140,16 +154,16 @@ def run(
                 job = folder / folder.name
                 job.mkdir()
                 commands = starts.between_hosts(system, setting, data_folder, job, addresses)
-                return _measured(_telling(commands, folder), _inside(network), setting, stop)
+                return _measured(_telling(commands, folder), _inside(network), setting, stop, watch)
         if setting.saver == "resumed":
             before = setting.but(saver="checkpoints")
             commands = starts.on_one_host(system, before, data_folder, folder)
-            _hear(_telling(commands, folder), here, before, stop)
+            _hear(_telling(commands, folder), here, before, stop, watch)
             shutil.move(folder / "checkpoints", folder / "before")
         commands = starts.on_one_host(system, setting, data_folder, folder, hosts)
         if hosts is None:
             commands = _telling(commands, folder)
-        return _measured(commands, here, setting, stop)
+        return _measured(commands, here, setting, stop, watch)
 
 
 def _telling(commands: Sequence[Start], folder: Path) -> list[Start]:
@@ -180,10 +194,14 @@ def _inside(network: Network) -> Popen:
 
 
 def _measured(
-    commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
+    commands: Sequence[Start],
+    popen: Popen,
+    setting: Setting,
+    stop: threading.Event,
+    watch: Watch,
 ) -> Outcome:
     others, joules, begin = machine.Others(), machine.joules(), time.monotonic()
-    heard = _hear(commands, popen, setting, stop)
+    heard = _hear(commands, popen, setting, stop, watch)
     seconds, after = time.monotonic() - begin, machine.joules()
     counted = None if joules is None or after is None or after < joules else after - joules
     return {
@@ -196,7 +214,11 @@ def _measured(
 
 
 def _hear(
-    commands: Sequence[Start], popen: Popen, setting: Setting, stop: threading.Event
+    commands: Sequence[Start],
+    popen: Popen,
+    setting: Setting,
+    stop: threading.Event,
+    watch: Watch,
 ) -> _Heard:
     """Reads output until all processes have ended; raises RunFailedError if one fails."""
     heard, lines = _Heard(setting), queue.Queue[str]()
@@ -213,6 +235,7 @@ def _hear(
             with contextlib.suppress(queue.Empty):
                 heard.line(lines.get(timeout=0.1))
             heard.kill_if_due()
+            watch(heard.place)
             if stop.is_set():
                 raise Interrupted
             if any(process.poll() not in (None, 0) for process in processes):

@@ -24,6 +24,7 @@ from ciranda.compare.system import System
 _SLOWED_DOWN_FROM = 1.0
 _WARM_UP_EPOCHS = 1.0
 _TEST_BATCH = 500
+_TOLD_EVERY_S = 1.0
 
 
 class Workload:
@@ -143,6 +144,21 @@ class _Cut:
         return done >= self.steps
 
 
+class _Place:
+    """Rank 0 tells each second where it is, whoever watches, so that figures do not depend on it."""
+
+    def __init__(self, system: System, epoch: int) -> None:
+        self._system = system
+        self._epoch = epoch
+        self._told_s = float("-inf")
+
+    def after(self, done: int, steps: int) -> None:
+        now = time.perf_counter()
+        if self._system.rank == 0 and now - self._told_s >= _TOLD_EVERY_S:
+            self._told_s = now
+            say(epoch=self._epoch + 1, rank=0, step=done, steps=steps)
+
+
 class _Keeper:
     """Copies of the parameters on rank 0, to be scored later."""
 
@@ -228,7 +244,7 @@ def train_epoch(
     steps = epoch_steps(images, setting, system.size)
     system.same(0.0)  # a barrier: ranks begin together
     before, begin = system.report(), time.perf_counter()
-    cut, seen = _Cut(system, setting.epoch_s, steps), 0
+    cut, place, seen = _Cut(system, setting.epoch_s, steps), _Place(system, epoch), 0
     for done, (pixels, labels) in enumerate(
         batches(images, setting, system.rank, system.size, epoch), 1
     ):
@@ -239,6 +255,7 @@ def train_epoch(
             time.sleep((slowness - 1.0) * computed_s)
         seen += len(labels)
         keeper.look()
+        place.after(done, cut.steps)
         if cut.after(done):
             break
     if workload.device.type == "cuda":
