@@ -232,7 +232,7 @@ Result<Options> read_arguments(int count, char** texts) {
         return options;
       default:
         return wrong("'" + std::string(texts[::optind - 1]) +
-                     "' is not understood, or misses its value; see --help");
+                     "' is not an option, or its value is missing; see --help");
     }
     CIRANDA_TRY(read);
   }
@@ -248,8 +248,8 @@ Result<Options> read_arguments(int count, char** texts) {
   if (!state.folder.empty()) options.server.state = std::move(state);
   if (protocol.workers == 0) return wrong("--workers is missing: how many workers the job has");
   if (protocol.server < protocol.servers) return options;
-  return wrong("--server " + std::to_string(protocol.server) + " is none of " +
-               std::to_string(protocol.servers) + " servers, which count from 0");
+  return wrong("--server " + std::to_string(protocol.server) + " is not one of " +
+               std::to_string(protocol.servers) + " servers, which are numbered from 0");
 }
 
 // Reads the variables with which ciranda run configures its servers.
@@ -263,14 +263,14 @@ Status read_environment(Options& options) {
   const char* const folder = env.text("CIRANDA_JOB_DIR");
   if (options.listen.empty() != options.key_file.empty()) {
     return wrong(
-        "--listen HOST:PORT and --key-file FILE go together: who calls proves that he holds the "
-        "key");
+        "--listen HOST:PORT and --key-file FILE must be given together: every caller proves that "
+        "it holds the key");
   }
   if (!options.listen.empty()) return {};
   if (job == nullptr || folder == nullptr) {
     return wrong(
-        "--listen HOST:PORT and --key-file FILE are missing; or let ciranda run --ps N start "
-        "servers");
+        "--listen HOST:PORT and --key-file FILE are missing; give both, or let ciranda run --ps N "
+        "start the servers");
   }
   if (std::string_view(job).size() > kJobIdBytesMax) {
     return wrong("CIRANDA_JOB_ID has more than " + std::to_string(kJobIdBytesMax) + " bytes");
@@ -336,11 +336,13 @@ void say_the_end(const ServerProtocolOptions& options, const Stats& stats) {
 void say_that_it_is_missed(const ServerProtocolOptions& options, const std::string& kept,
                            int number) {
   const std::string end =
-      "; to let another one go on with it: ciranda-ps --dir, ciranda run --ps-dir";
-  std::fprintf(stderr, "ciranda-ps: server %d of %d was ended by %s while it has workers; %s%s\n",
-               options.server, options.servers, number == SIGTERM ? "SIGTERM" : "SIGINT",
-               kept.empty() ? "what it held is gone" : "what it held is in ",
-               kept.empty() ? end.c_str() : kept.c_str());
+      "; to let another server continue, keep the state with ciranda-ps --dir or ciranda run "
+      "--ps-dir";
+  std::fprintf(
+      stderr, "ciranda-ps: server %d of %d was ended by %s while it has workers; %s%s\n",
+      options.server, options.servers, number == SIGTERM ? "SIGTERM" : "SIGINT",
+      kept.empty() ? "its parameters and state are gone" : "its parameters and state are in ",
+      kept.empty() ? end.c_str() : kept.c_str());
 }
 
 int fail(const Error& why) {

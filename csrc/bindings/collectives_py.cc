@@ -18,7 +18,7 @@ namespace {
 ReduceOptions reduce_options(const std::string& name, int op, double prescale, double postscale) {
   if (op < 0 || op >= kReduceOpCount) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "op is none of Average, Sum, Min, Max, Product, Adasum"});
+                     .text = "op is not one of Average, Sum, Min, Max, Product, Adasum"});
   }
   return {
       .name = name, .op = static_cast<ReduceOp>(op), .prescale = prescale, .postscale = postscale};
@@ -54,7 +54,7 @@ void bind_collectives(py::module_& module) {
       },
       py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"), py::arg("prescale"),
       py::arg("postscale"), py::arg("process_set") = kWorldGroup, Released(),
-      "Blocking, for one tensor: no handle is made.");
+      "Reduces one tensor without making a handle. Blocks until the result is in output.");
   module.def(
       "broadcast_async",
       [](std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, Rank root,
@@ -71,7 +71,8 @@ void bind_collectives(py::module_& module) {
         return broadcast_tensors(*default_communicator(group, "broadcast"), tensors, root, name);
       },
       py::arg("tensors"), py::arg("root"), py::arg("name"), py::arg("process_set") = kWorldGroup,
-      Released(), "Blocking, in place; of any layout and dtype.");
+      Released(),
+      "Broadcasts tensors of any layout and dtype in place. Blocks until they are received.");
   module.def(
       "allgather_async",
       [](std::vector<at::Tensor> inputs, const std::string& name, GroupId group) {
@@ -85,7 +86,7 @@ void bind_collectives(py::module_& module) {
         return allgather_bytes(*default_communicator(group, "allgather"), mine, name);
       },
       py::arg("mine"), py::arg("name"), py::arg("process_set") = kWorldGroup, Released(),
-      "Every rank's bytes, by rank, as they were sent. Blocking.");
+      "Returns the bytes of every rank, in the order of the ranks. Blocks until all are received.");
   module.def(
       "alltoall_async",
       [](const at::Tensor& input, const std::optional<std::vector<std::int64_t>>& splits,
@@ -147,11 +148,13 @@ void bind_collectives(py::module_& module) {
         return hold(barrier_async(*default_communicator(group, "barrier"), name));
       },
       py::arg("name"), py::arg("process_set") = kWorldGroup, Released());
-  module.def("add_process_set", &add_group, py::arg("ranks"), Released(),
-             "By all ranks; blocking. The number of the set.");
+  module.def(
+      "add_process_set", &add_group, py::arg("ranks"), Released(),
+      "Returns the number of a new process set. All ranks must call it; blocks until they have.");
   module.def("remove_process_set", &remove_group, py::arg("process_set"), Released(),
-             "By all ranks; blocking.");
-  module.def("join", &join, Released(), "By all ranks; blocking. The rank that joined last.");
+             "Removes a process set. All ranks must call it; blocks until they have.");
+  module.def("join", &join, Released(),
+             "Returns the rank that joined last. All ranks must call it; blocks until they have.");
   module.def("poll", &poll, py::arg("handle"), Released());
   module.def(
       "synchronize",
@@ -162,15 +165,15 @@ void bind_collectives(py::module_& module) {
         return std::pair(std::move(result->tensors), std::move(result->received_rows));
       },
       py::arg("handle"), py::arg("look") = py::none(), Released(),
-      "(outputs, received rows) of the operation; None for a handle that was synchronized before. "
-      "`look` is called about a hundred times a second meanwhile.");
+      "Blocks until the operation is done and returns (outputs, received rows); None if the handle "
+      "was synchronized before. Calls `look` about a hundred times a second meanwhile.");
   module.def(
       "waits_crosswise",
       [](const std::string& scope) {
         return default_communicator()->engine->crossing(scope).has_value();
       },
       py::arg("scope"), Released(),
-      "Whether this rank and another one wait for each other, in two operations whose names begin "
+      "True if this rank and another rank wait for each other, in two operations whose names begin "
       "with `scope`.");
   module.def(
       "arena_empty",

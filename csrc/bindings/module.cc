@@ -3,7 +3,7 @@
 #include "bindings/bindings.h"
 
 PYBIND11_MODULE(_C, module) {
-  module.doc() = "ciranda's C++ engine; use ciranda.torch instead.";
+  module.doc() = "The C++ engine of ciranda; programs use ciranda.torch instead.";
   ciranda::bind_errors(module);
   ciranda::bind_world(module);
   ciranda::bind_collectives(module);

@@ -79,7 +79,7 @@ void bind_rank_graph(py::module_& module) {
 void bind_gradient_reducer(py::module_& module) {
   const ReducerOptions defaults;
   py::class_<GradientReducer, Reducer, std::shared_ptr<GradientReducer>>(
-      module, "GradientReducer", "In buckets, as backward produces them.")
+      module, "GradientReducer", "Reduces gradients in buckets, while backward produces them.")
       .def(py::init([](std::string name, int op, double predivide_factor, int passes,
                        Compression compression, std::uint8_t streams, bool sparse_as_dense,
                        std::optional<std::int64_t> bucket_bytes,
@@ -116,7 +116,7 @@ void bind_gradient_reducer(py::module_& module) {
 
 void bind_rank_comparison(py::module_& module) {
   py::class_<RankComparison>(module, "RankComparison",
-                             "Looks whether the ranks of an optimizer train the same model.")
+                             "Checks that the ranks of an optimizer train the same model.")
       .def(py::init([](const std::string& name, bool apart, GroupId members) {
              return RankComparison(default_communicator(members, name), name, apart);
            }),

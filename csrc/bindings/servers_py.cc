@@ -73,7 +73,8 @@ void bind_servers(py::module_& module) {
       .value("apply", ps::StalePolicy::kApply)
       .value("scale", ps::StalePolicy::kScale)
       .value("drop", ps::StalePolicy::kDrop);
-  py::class_<ps::Mode>(module, "ServerMode", "How a push takes effect, and who waits for whom.")
+  py::class_<ps::Mode>(module, "ServerMode",
+                       "The rules by which pushes take effect and workers wait for each other.")
       .def(py::init([](ps::ModeKind kind, std::optional<ps::StalePolicy> policy,
                        std::optional<std::uint64_t> max_staleness, std::uint64_t staleness,
                        std::uint32_t backup_workers) {
@@ -87,8 +88,8 @@ void bind_servers(py::module_& module) {
            py::arg("max_staleness") = std::nullopt, py::arg("staleness") = 0,
            py::arg("backup_workers") = 0);
 
-  py::class_<PsReducer, Reducer, std::shared_ptr<PsReducer>>(module, "PsReducer",
-                                                             "To the servers, which step.")
+  py::class_<PsReducer, Reducer, std::shared_ptr<PsReducer>>(
+      module, "PsReducer", "Pushes gradients to the servers, which make the step.")
       .def(py::init([](ps::Mode mode, bool ahead, bool force, int push_every, int fetch_every) {
              return make_ps_reducer({.mode = mode,
                                      .ahead = ahead,
@@ -99,9 +100,9 @@ void bind_servers(py::module_& module) {
            py::kw_only(), py::arg("mode"), py::arg("ahead"), py::arg("force"),
            py::arg("push_every") = 0, py::arg("fetch_every") = 0)
       .def("add_squares", &PsReducer::add_squares, py::arg("squares"),
-           "Of gradients elsewhere, to the next step's norm.");
+           "Adds the squares of gradients outside this reducer to the norm of the next step.");
   py::class_<PsDifferences, std::shared_ptr<PsDifferences>>(
-      module, "PsDifferences", "Of a step that the worker makes, to the servers.")
+      module, "PsDifferences", "Pushes the changes of a step that the worker makes to the servers.")
       .def(py::init([](ps::Mode mode, double rho, int period) {
              return make_ps_differences({.mode = mode, .rho = rho, .period = period});
            }),
@@ -114,7 +115,8 @@ void bind_servers(py::module_& module) {
           py::arg("rates"), Released());
 
   py::class_<PsGradients, std::shared_ptr<PsGradients>>(
-      module, "PsGradients", "That servers add up in a vector beside the parameters.")
+      module, "PsGradients",
+      "Pushes gradients that the servers add up in a vector beside the parameters.")
       .def(py::init(&make_ps_gradients))
       .def("add_parameters", &PsGradients::add_parameters, py::arg("named_parameters"), Released())
       .def("push", &PsGradients::push, py::arg("into"), Released());
@@ -134,9 +136,9 @@ void bind_servers(py::module_& module) {
         return unwrap(servers("ps.lbfgs")->work(std::move(work)));
       },
       py::arg("sums"), py::arg("dots"), Released(),
-      "Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then "
-      "dot "
-      "products, which are the answer. Vector 0 is the parameters.");
+      "Has the servers compute sums of vectors, (into, (vector, factor), ...), in this order, and "
+      "then dot products, which it returns. Vector 0 is the parameters. Only the coordinator may "
+      "call it.");
 
   module.def(
       "add_row_table",
@@ -158,38 +160,42 @@ void bind_servers(py::module_& module) {
       py::kw_only(), py::arg("name"), py::arg("rows"), py::arg("columns"), py::arg("adagrad"),
       py::arg("initial_accumulator_value"), py::arg("eps"), py::arg("given") = false,
       py::arg("deviation") = 0.0, py::arg("seed") = 0,
-      "A table of rows on the servers; its number.");
+      "Adds a table of rows to the servers and returns its number.");
   module.def("pull_rows", &pull_rows, py::arg("table"), py::arg("rows"), Released());
-  module.def("zero_rows", &zero_rows, py::arg("table"), "Of all rows of the table.");
+  module.def("zero_rows", &zero_rows, py::arg("table"),
+             "Returns zeros with the shape of the whole table.");
   module.def("note_freed", &note_freed, py::arg("bytes"), Released());
   module.def("begin_rows", &begin_rows, py::arg("table"), py::arg("rows"), py::arg("values"),
              Released());
   module.def("push_rows", &push_rows, py::arg("table"), py::arg("rows"), py::arg("gradients"),
              py::arg("lr"), Released());
 
-  module.def("server_count", &server_count, "0 in a World, and before init().");
+  module.def("server_count", &server_count,
+             "Returns the number of servers; 0 in a World and before init().");
   module.def(
       "lost_server", [] { return server_count() > 0 ? servers("")->lost_server() : std::nullopt; },
-      "The one whose end has ended this worker's training; None so far, or without servers.");
+      "Returns the number of the server whose loss ended this worker's training; None if no server "
+      "was lost or the job has no servers.");
   module.def(
       "pull_newest",
       [](int root_rank, bool all_ranks, const std::string& what) {
         pull_newest(root_rank, all_ranks, what);
       },
       py::arg("root_rank"), py::arg("all_ranks"), py::arg("what"), Released(),
-      "What broadcasting parameters means with servers.");
+      "Fetches the newest parameters from the servers, in place of a broadcast of parameters.");
   module.def(
       "coordinates", [] { return server_count() > 0 && servers("")->coordinates(); },
-      "Whether this process is the coordinator.");
+      "True if this process is the coordinator.");
   module.def(
       "schedule_task",
       [](const std::string& call, int copies) {
         return unwrap(servers("ps.schedule")->schedule(call, copies));
       },
-      py::arg("call"), py::arg("copies"), Released(), "Its number, from 1.");
+      py::arg("call"), py::arg("copies"), Released(),
+      "Schedules a task and returns its number, from 1.");
   module.def(
       "close_tasks", [] { check(servers("ps.run")->close_tasks()); }, Released(),
-      "There are no more.");
+      "Ends the schedule: no more tasks follow.");
   module.def(
       "ask_task",
       [](std::uint64_t task, bool waits, std::optional<std::uint64_t> failures) {
@@ -198,8 +204,8 @@ void bind_servers(py::module_& module) {
         return std::tuple(status.task, status.done, status.failed, status.settled, status.text);
       },
       py::arg("task"), py::arg("waits"), py::arg("failures"), Released(),
-      "(task, done, failed, settled, text), at once or when that task is done or more have "
-      "failed.");
+      "Returns (task, done, failed, settled, text), at once, or when that task is done or more "
+      "tasks have failed.");
   module.def(
       "take_task",
       [](bool failed, const std::string& text) {
@@ -207,7 +213,8 @@ void bind_servers(py::module_& module) {
         return std::pair(given.task, given.call);
       },
       py::arg("failed"), py::arg("text"), Released(),
-      "(task, call), once there is one; no task: nothing is left. `text`: of the one before.");
+      "Reports the previous task with its result `text`, blocks until there is another task and "
+      "returns (task, call). No task: nothing is left.");
   module.def(
       "begin_task",
       [] {
@@ -237,7 +244,9 @@ void bind_servers(py::module_& module) {
         }
         return parameters;
       },
-      py::arg("path"), "(name, value, state of the optimizer, its rule) of each parameter.");
+      py::arg("path"),
+      "Reads a checkpoint and returns (name, value, optimizer state, update rule) of each "
+      "parameter.");
   module.def("server_stats", [] {
     const ps::JobStats stats = [] {
       const py::gil_scoped_release released;

@@ -92,9 +92,9 @@ void bind_world(py::module_& module) {
   set_show_where(show_where_in_python);
   set_interrupted(interrupted_in_python);
   module.def("init", &init_default_world, py::arg("with_comm") = false, Released(),
-             "Meets the other ranks. Blocking.");
+             "Meets the other ranks. Blocks until all ranks have joined.");
   module.def("shutdown", &shutdown_and_stop_showing, Released(),
-             "Says goodbye to the other ranks.");
+             "Leaves the other ranks and ends the World.");
   module.def("is_initialized", &is_initialized);
   module.def("in_forked_child", &in_forked_child);
   module.def("rank", &rank);
@@ -103,22 +103,22 @@ void bind_world(py::module_& module) {
   module.def("local_size", &local_size);
   module.def("cross_rank", &cross_rank);
   module.def("cross_size", &cross_size);
-  module.def("hosts", &ranks_of_hosts, "By host the ranks of the job, ascending.");
+  module.def("hosts", &ranks_of_hosts, "Returns the ranks of each host, ascending.");
   module.def(
       "hosts_are_trusted",
       [] {
         const Config& config = default_world()->config();
         return config.rank_info.cross_size == 1 || config.remote.tls || config.trusted_network;
       },
-      "Whether code may come from other ranks: all are on this host, or what is between hosts is "
-      "encrypted, or trusted by the user's word.");
+      "True if this rank may run code that other ranks send: all ranks are on this host, or the "
+      "network between the hosts is encrypted or declared trusted.");
   module.def(
       "starter", [] { return default_world()->config().starter; },
-      "Whose environment variables told this rank's place.");
+      "Returns the name of the starter whose environment variables told this rank's place.");
   module.def(
       "cpu_operations",
       [] { return std::string(backend_name(default_world()->engine()->backend_choice().cpu)); },
-      "The backend that runs operations on tensors of the CPU.");
+      "Returns the backend that runs operations on CPU tensors.");
   module.def(
       "autotune",
       [] {
@@ -131,26 +131,27 @@ void bind_world(py::module_& module) {
         result["steps_per_sample"] = autotune.steps_per_sample;
         return result;
       },
-      "What the environment says of autotuning.");
+      "Returns the settings of autotuning from the environment.");
   module.def(
       "streams", [] { return default_world()->config().engine.ring.grain.channels; },
-      "CIRANDA_STREAMS, the same on every rank.");
+      "Returns CIRANDA_STREAMS, which is the same on every rank.");
   module.def(
       "pace",
       [] {
         const Pace pace = default_world()->engine()->pace();
         return std::pair(pace.overlap, pace.spin_ns / 1000);
       },
-      "CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS, as they are now.");
+      "Returns the current values of CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS.");
   module.def(
       "set_pace",
       [](bool overlap, std::uint32_t spin_us) {
         default_world()->engine()->set_pace({.overlap = overlap, .spin_ns = spin_us * 1000});
       },
-      py::arg("overlap"), py::arg("spin_us"), "Of this rank, from now on.");
+      py::arg("overlap"), py::arg("spin_us"),
+      "Sets CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS of this rank from now on.");
   module.def(
       "joins", [] { return default_world()->engine()->joins(); },
-      "How many joins of all ranks have ended.");
+      "Returns the number of joins that all ranks have finished.");
   module.def(
       "backends",
       [] {
@@ -167,7 +168,7 @@ void bind_world(py::module_& module) {
         }
         return rows;
       },
-      "What this build and this machine have; needs no World.");
+      "Returns the backends of this build and this machine. Needs no World.");
   module.def(
       "stats",
       [] {
@@ -179,7 +180,7 @@ void bind_world(py::module_& module) {
         result["bytes"] = stats.bytes;
         return result;
       },
-      "Seconds in blocking calls and what was moved, since init().");
+      "Returns the seconds in blocking calls and the bytes moved since init().");
   module.def(
       "pending",
       [] {
@@ -198,7 +199,8 @@ void bind_world(py::module_& module) {
         }
         return result;
       },
-      "Unfinished operations of this rank, with the ranks that had not submitted them.");
+      "Returns the unfinished operations of this rank, with the ranks that had not submitted "
+      "them.");
   module.def(
       "abort", [](const std::string& reason) { default_world()->engine()->abort(reason); },
       py::arg("reason"), Released(), "Ends the job for every rank with this reason.");

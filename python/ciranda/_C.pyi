@@ -1,5 +1,5 @@
 """
-ciranda's C++ engine; use ciranda.torch instead.
+The C++ engine of ciranda; programs use ciranda.torch instead.
 """
 from __future__ import annotations
 import collections.abc
@@ -214,7 +214,7 @@ class Reducer:
         ...
 class GradientReducer(Reducer):
     """
-    In buckets, as backward produces them.
+    Reduces gradients in buckets, while backward produces them.
     """
     def __init__(self, *, name: str, op: typing.SupportsInt | typing.SupportsIndex = 1, predivide_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex = 1, compression: Compression, streams: typing.SupportsInt | typing.SupportsIndex = 0, sparse_as_dense: bool = False, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None = None, groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] = [], shared_step: bool = False, reduce_in_backward: bool = True, share_parameters: bool = False, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
@@ -226,7 +226,7 @@ class GradientReducer(Reducer):
         ...
 class RankComparison:
     """
-    Looks whether the ranks of an optimizer train the same model.
+    Checks that the ranks of an optimizer train the same model.
     """
     def __init__(self, name: str, apart: bool, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
@@ -336,23 +336,23 @@ class StalePolicy:
         ...
 class ServerMode:
     """
-    How a push takes effect, and who waits for whom.
+    The rules by which pushes take effect and workers wait for each other.
     """
     def __init__(self, kind: ModeKind, *, policy: StalePolicy | None = None, max_staleness: typing.SupportsInt | typing.SupportsIndex | None = None, staleness: typing.SupportsInt | typing.SupportsIndex = 0, backup_workers: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
 class PsReducer(Reducer):
     """
-    To the servers, which step.
+    Pushes gradients to the servers, which make the step.
     """
     def __init__(self, *, mode: ServerMode, ahead: bool, force: bool, push_every: typing.SupportsInt | typing.SupportsIndex = 0, fetch_every: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def add_squares(self, squares: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
-        Of gradients elsewhere, to the next step's norm.
+        Adds the squares of gradients outside this reducer to the norm of the next step.
         """
 class PsDifferences:
     """
-    Of a step that the worker makes, to the servers.
+    Pushes the changes of a step that the worker makes to the servers.
     """
     def __init__(self, *, mode: ServerMode, rho: typing.SupportsFloat | typing.SupportsIndex = 0.0, period: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
@@ -364,7 +364,7 @@ class PsDifferences:
         ...
 class PsGradients:
     """
-    That servers add up in a vector beside the parameters.
+    Pushes gradients that the servers add up in a vector beside the parameters.
     """
     def __init__(self) -> None:
         ...
@@ -378,21 +378,21 @@ def abort(reason: str) -> None:
     """
 def add_process_set(ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
     """
-    By all ranks; blocking. The number of the set.
+    Returns the number of a new process set. All ranks must call it; blocks until they have.
     """
 def add_row_table(*, name: str, rows: typing.SupportsInt | typing.SupportsIndex, columns: typing.SupportsInt | typing.SupportsIndex, adagrad: bool, initial_accumulator_value: typing.SupportsFloat | typing.SupportsIndex, eps: typing.SupportsFloat | typing.SupportsIndex, given: bool = False, deviation: typing.SupportsFloat | typing.SupportsIndex = 0.0, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
-    A table of rows on the servers; its number.
+    Adds a table of rows to the servers and returns its number.
     """
 def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def allgather_bytes(mine: torch.Tensor, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> list[torch.Tensor]:
     """
-    Every rank's bytes, by rank, as they were sent. Blocking.
+    Returns the bytes of every rank, in the order of the ranks. Blocks until all are received.
     """
 def allreduce(input: torch.Tensor, output: torch.Tensor, name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
     """
-    Blocking, for one tensor: no handle is made.
+    Reduces one tensor without making a handle. Blocks until the result is in output.
     """
 def allreduce_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: collections.abc.Sequence[torch.Tensor], name: str, op: typing.SupportsInt | typing.SupportsIndex, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
@@ -404,15 +404,15 @@ def arena_empty(shape: collections.abc.Sequence[typing.SupportsInt | typing.Supp
     ...
 def ask_task(task: typing.SupportsInt | typing.SupportsIndex, waits: bool, failures: typing.SupportsInt | typing.SupportsIndex | None) -> tuple[int, bool, bool, int, str]:
     """
-    (task, done, failed, settled, text), at once or when that task is done or more have failed.
+    Returns (task, done, failed, settled, text), at once, or when that task is done or more tasks have failed.
     """
 def autotune() -> dict:
     """
-    What the environment says of autotuning.
+    Returns the settings of autotuning from the environment.
     """
 def backends() -> list:
     """
-    What this build and this machine have; needs no World.
+    Returns the backends of this build and this machine. Needs no World.
     """
 def barrier_async(name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
@@ -426,21 +426,21 @@ def broadcast_async(inputs: collections.abc.Sequence[torch.Tensor], outputs: col
     ...
 def broadcast_tensors(tensors: collections.abc.Sequence[torch.Tensor], root: typing.SupportsInt | typing.SupportsIndex, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
     """
-    Blocking, in place; of any layout and dtype.
+    Broadcasts tensors of any layout and dtype in place. Blocks until they are received.
     """
 def check_options(op: typing.SupportsInt | typing.SupportsIndex, predivide_factor: typing.SupportsFloat | typing.SupportsIndex, backward_passes_per_step: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex | None, max_grad_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
     ...
 def close_tasks() -> None:
     """
-    There are no more.
+    Ends the schedule: no more tasks follow.
     """
 def coordinates() -> bool:
     """
-    Whether this process is the coordinator.
+    True if this process is the coordinator.
     """
 def cpu_operations() -> str:
     """
-    The backend that runs operations on tensors of the CPU.
+    Returns the backend that runs operations on CPU tensors.
     """
 def cross_rank() -> int:
     ...
@@ -454,17 +454,17 @@ def gather_async(input: torch.Tensor, root: typing.SupportsInt | typing.Supports
     ...
 def hosts() -> list[list[int]]:
     """
-    By host the ranks of the job, ascending.
+    Returns the ranks of each host, ascending.
     """
 def hosts_are_trusted() -> bool:
     """
-    Whether code may come from other ranks: all are on this host, or what is between hosts is encrypted, or trusted by the user's word.
+    True if this rank may run code that other ranks send: all ranks are on this host, or the network between the hosts is encrypted or declared trusted.
     """
 def in_forked_child() -> bool:
     ...
 def init(with_comm: bool = False) -> None:
     """
-    Meets the other ranks. Blocking.
+    Meets the other ranks. Blocks until all ranks have joined.
     """
 def instruction_set() -> str:
     ...
@@ -472,11 +472,11 @@ def is_initialized() -> bool:
     ...
 def join() -> int:
     """
-    By all ranks; blocking. The rank that joined last.
+    Returns the rank that joined last. All ranks must call it; blocks until they have.
     """
 def joins() -> int:
     """
-    How many joins of all ranks have ended.
+    Returns the number of joins that all ranks have finished.
     """
 def local_rank() -> int:
     ...
@@ -484,7 +484,7 @@ def local_size() -> int:
     ...
 def lost_server() -> int | None:
     """
-    The one whose end has ended this worker's training; None so far, or without servers.
+    Returns the number of the server whose loss ended this worker's training; None if no server was lost or the job has no servers.
     """
 def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     ...
@@ -494,17 +494,17 @@ def obstacle_to_sharing(demanded: bool, obstacle: str | None, parameters: collec
     ...
 def pace() -> tuple[bool, int]:
     """
-    CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS, as they are now.
+    Returns the current values of CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS.
     """
 def pending() -> list:
     """
-    Unfinished operations of this rank, with the ranks that had not submitted them.
+    Returns the unfinished operations of this rank, with the ranks that had not submitted them.
     """
 def poll(handle: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
 def pull_newest(root_rank: typing.SupportsInt | typing.SupportsIndex, all_ranks: bool, what: str) -> None:
     """
-    What broadcasting parameters means with servers.
+    Fetches the newest parameters from the servers, in place of a broadcast of parameters.
     """
 def pull_rows(table: typing.SupportsInt | typing.SupportsIndex, rows: torch.Tensor) -> torch.Tensor:
     ...
@@ -514,7 +514,7 @@ def rank() -> int:
     ...
 def read_checkpoint(path: str) -> list:
     """
-    (name, value, state of the optimizer, its rule) of each parameter.
+    Reads a checkpoint and returns (name, value, optimizer state, update rule) of each parameter.
     """
 def recv_async(tensor: torch.Tensor, src: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
@@ -526,7 +526,7 @@ def refuse_derivatives_in_step(gradient: torch.Tensor, parameter: str) -> None:
     ...
 def remove_process_set(process_set: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    By all ranks; blocking.
+    Removes a process set. All ranks must call it; blocks until they have.
     """
 def require_agreement(name: str, options: str, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], obstacle: str = '', process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     ...
@@ -534,7 +534,7 @@ def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.Support
     ...
 def schedule_task(call: str, copies: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
-    Its number, from 1.
+    Schedules a task and returns its number, from 1.
     """
 def send_async(tensor: torch.Tensor, dst: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
@@ -542,17 +542,17 @@ def server_average(value: typing.SupportsFloat | typing.SupportsIndex, name: str
     ...
 def server_count() -> int:
     """
-    0 in a World, and before init().
+    Returns the number of servers; 0 in a World and before init().
     """
 def server_stats() -> dict:
     ...
 def set_pace(overlap: bool, spin_us: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Of this rank, from now on.
+    Sets CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS of this rank from now on.
     """
 def shutdown() -> None:
     """
-    Says goodbye to the other ranks.
+    Leaves the other ranks and ends the World.
     """
 def size() -> int:
     ...
@@ -560,37 +560,37 @@ def start_timeline(path: str, mark_cycles: bool) -> None:
     ...
 def starter() -> str:
     """
-    Whose environment variables told this rank's place.
+    Returns the name of the starter whose environment variables told this rank's place.
     """
 def stats() -> dict:
     """
-    Seconds in blocking calls and what was moved, since init().
+    Returns the seconds in blocking calls and the bytes moved since init().
     """
 def stop_timeline() -> None:
     ...
 def streams() -> int:
     """
-    CIRANDA_STREAMS, the same on every rank.
+    Returns CIRANDA_STREAMS, which is the same on every rank.
     """
 def synchronize(handle: typing.SupportsInt | typing.SupportsIndex, look: collections.abc.Callable[[], None] | None = None) -> tuple[list[torch.Tensor], list[int]] | None:
     """
-    (outputs, received rows) of the operation; None for a handle that was synchronized before. `look` is called about a hundred times a second meanwhile.
+    Blocks until the operation is done and returns (outputs, received rows); None if the handle was synchronized before. Calls `look` about a hundred times a second meanwhile.
     """
 def take_task(failed: bool, text: str) -> tuple[int, str]:
     """
-    (task, call), once there is one; no task: nothing is left. `text`: of the one before.
+    Reports the previous task with its result `text`, blocks until there is another task and returns (task, call). No task: nothing is left.
     """
 def waits_crosswise(scope: str) -> bool:
     """
-    Whether this rank and another one wait for each other, in two operations whose names begin with `scope`.
+    True if this rank and another rank wait for each other, in two operations whose names begin with `scope`.
     """
 def work_with_vectors(sums: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]]], dots: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> list[float]:
     """
-    Of the coordinator: sums of vectors, (into, (vector, factor), ...), in their order, then dot products, which are the answer. Vector 0 is the parameters.
+    Has the servers compute sums of vectors, (into, (vector, factor), ...), in this order, and then dot products, which it returns. Vector 0 is the parameters. Only the coordinator may call it.
     """
 def zero_rows(table: typing.SupportsInt | typing.SupportsIndex) -> torch.Tensor:
     """
-    Of all rows of the table.
+    Returns zeros with the shape of the whole table.
     """
 ADASUM: int = 5
 AUTO_PARAMETERS_MIN: int = 65536

@@ -210,7 +210,8 @@ class Play {
 
   void tell(ServerProtocol::Caller caller, ps::Message message, bool has_memory,
             std::uint8_t filling, const Bytes& model_blob) {
-    const Error none{.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
+    const Error none{.code = ErrorCode::kMalformed,
+                     .text = "a worker's message came without its shared memory"};
     const ServerProtocol::Attached attached{
         .model_blob = [&](std::uint64_t) -> Result<Bytes> { return model_blob; },
         .memory = [&](std::uint64_t bytes) -> Result<std::byte*> {

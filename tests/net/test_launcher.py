@@ -503,7 +503,7 @@ def test_unplugging_a_host_ends_everything_and_is_told(make_cluster, family):
     cluster.assert_nothing_left(began)
     assert process.returncode == 1
     block = block_of(errors)
-    assert "the host node1 was lost, and with it ranks 2, 3: nothing was heard of it" in block
+    assert "the host node1 was lost, and with it ranks 2, 3: its agent has sent nothing" in block
     assert "ranks 0, 1: by the launcher" in block
 
 

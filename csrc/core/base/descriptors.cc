@@ -15,7 +15,8 @@ std::optional<std::string> raise_descriptor_limit(std::size_t wanted) {
   if (raised && limit.rlim_cur >= wanted) return std::nullopt;
   return "this process may open " + std::to_string(limit.rlim_max) + " files, but connections to " +
          "all ranks of the job would need " + std::to_string(wanted) +
-         "; raise the hard limit (ulimit -Hn, LimitNOFILE=) if an alltoall fails for want of them";
+         "; raise the hard limit (ulimit -Hn, LimitNOFILE=) if an alltoall fails for lack of file "
+         "descriptors";
 }
 
 void open_standard_descriptors() {

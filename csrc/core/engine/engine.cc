@@ -89,8 +89,8 @@ Status Engine::usable() const {
   if (forked_.load(std::memory_order_relaxed)) {
     return Error{.code = ErrorCode::kForked,
                  .text =
-                     "this process was forked from a rank and is none itself; call collectives "
-                     "in the parent, or start the child with spawn and its own rank"};
+                     "this process was forked from a rank and is not a rank itself; call "
+                     "collectives in the parent, or start the child with spawn and its own rank"};
   }
   if (stopping_.load(std::memory_order_acquire)) return shut_down_error();
   return {};
@@ -240,9 +240,10 @@ void Engine::report_stall(std::uint64_t waited_ns, bool give_up) {
   const std::optional<std::string> report =
       cycle.stall_report(give_up ? options.stall_shutdown_ns : options.stall_warning_ns);
   if (give_up) {
-    cycle.fail({.code = ErrorCode::kTimeout,
-                .text = "stalled for " + std::to_string(waited_ns / kSecondNs) + " s; " +
-                        report.value_or("an operation that all ranks submitted does not end")});
+    cycle.fail(
+        {.code = ErrorCode::kTimeout,
+         .text = "stalled for " + std::to_string(waited_ns / kSecondNs) + " s; " +
+                 report.value_or("an operation that all ranks have submitted does not finish")});
   }
   if (!report || !options.warn || options.stall_warning_ns == 0) return;
   if (one_host()) cycle.ask_where(monotonic_ns());  // else look_around() asks

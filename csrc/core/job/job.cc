@@ -43,13 +43,13 @@ ReduceOp reduce_op(Job::Op op) {
     case Job::Op::kAdasum:
       return ReduceOp::kAdasum;
   }
-  throw std::runtime_error("allreduce: op is none of Job::Op");
+  throw std::runtime_error("allreduce: op is not a value of Job::Op");
 }
 
 const Group& listed(const std::shared_ptr<const Group>& group) {
   if (group != nullptr) return *group;
   throw std::runtime_error(
-      "ProcessSet() stands for all ranks and lists none; ask global_process_set()");
+      "ProcessSet() stands for all ranks and has no list of them; use global_process_set()");
 }
 
 }  // namespace
@@ -79,8 +79,9 @@ Result<ProcessSet> make_process_set(Engine& engine, std::vector<Rank> ranks) {
   if (ranks.empty() || std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
     std::string text;
     for (const Rank rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "add_process_set: give ranks, each once, not [" + text + "]"};
+    return Error{
+        .code = ErrorCode::kInvalidArgument,
+        .text = "add_process_set: name at least one rank, and each rank once, not [" + text + "]"};
   }
   auto group = engine.add_group(std::move(ranks));
   if (!group) return group.error();
@@ -100,7 +101,7 @@ Result<GroupId> number_of(const ProcessSet& process_set, const Engine& engine) {
   if (found == nullptr || found == process_set.group()) return id;
   return Error{.code = ErrorCode::kInvalidArgument,
                .text = "process set " + std::to_string(id) +
-                       " is of an earlier job; call add_process_set() again on every rank"};
+                       " belongs to an earlier job; call add_process_set() again on every rank"};
 }
 
 // -------------------------------------------------------------------------------------------

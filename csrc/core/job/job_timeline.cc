@@ -41,9 +41,10 @@ Result<std::vector<T>> from_bytes(const std::vector<std::string>& all) {
   std::vector<T> values(all.size());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].size() != sizeof(T)) {
-      return Error{.code = ErrorCode::kMalformed,
-                   .text = "rank " + std::to_string(rank) + " says something else of its timeline",
-                   .rank = static_cast<Rank>(rank)};
+      return Error{
+          .code = ErrorCode::kMalformed,
+          .text = "rank " + std::to_string(rank) + " sent timeline figures of another size",
+          .rank = static_cast<Rank>(rank)};
     }
     std::memcpy(&values[rank], all[rank].data(), sizeof(T));
   }
@@ -139,7 +140,9 @@ Status JobTimeline::gather(const TimelinePart& part, Status& written) {
   const auto ended = collect(OpKind::kAllgather, kStop, to_bytes(written.ok()));
   if (!ended) return ended.error();
   if (ended.value().front() == to_bytes(true)) return {};
-  return Error{.code = ErrorCode::kSystem, .text = "rank 0 cannot write the others'", .rank = 0};
+  return Error{.code = ErrorCode::kSystem,
+               .text = "rank 0 cannot write the timelines of the other ranks",
+               .rank = 0};
 }
 
 // Writes this host's own file, and warns once a host.
@@ -147,7 +150,7 @@ Status JobTimeline::keep_apart(const TimelinePart& part, const Error& why) {
   Status written = write(part);
   if (written && !on_host_0() && engine_.local_rank() == 0 && warn_) {
     warn_("the timeline of this host is in " + part.path +
-          ", apart from that of host 0: " + why.text);
+          ", not in the file of host 0: " + why.text);
   }
   return written;
 }
@@ -217,8 +220,8 @@ Result<std::vector<std::string>> JobTimeline::collect(OpKind kind, const std::st
     const std::size_t rank = parts.size() - 1;
     if (!gathers && handle.value()->digests()[rank] != sha256(bytes_of(parts[rank]))) {
       return Error{.code = ErrorCode::kMalformed,
-                   .text = "what rank " + std::to_string(rank) +
-                           " says of its timeline was changed on its way",
+                   .text = "the timeline message of rank " + std::to_string(rank) +
+                           " was changed on its way",
                    .rank = static_cast<Rank>(rank)};
     }
   }
@@ -235,7 +238,7 @@ Status JobTimeline::wait(const Handle& handle) {
     const std::uint64_t waited_ns = monotonic_ns() - begin_ns;
     if (waited_ns > patience_ns_) {
       return Error{.code = ErrorCode::kTimeout,
-                   .text = "not all ranks have come to the end within " +
+                   .text = "not all ranks reached shutdown within " +
                            std::to_string(patience_ns_ / 1'000'000) + " ms"};
     }
     if (waited_ns < kHurryNs) {

@@ -19,14 +19,14 @@ Status take_key(const Config& config, Handover& handover, bool later) {
     if (handover.key->intact()) return {};
     return Error{.code = ErrorCode::kForked,
                  .text =
-                     "this process was forked from a rank and holds no key of its job; only "
+                     "this process was forked from a rank and does not hold the job's key; only "
                      "the rank itself can call init() again"};
   }
   if (later && remote.key_fd >= 0) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text =
-                     "the job's key comes through CIRANDA_KEY_FD only once, and could not be "
-                     "read then; start the rank again"};
+                     "the job's key can be read from CIRANDA_KEY_FD only once, and that attempt "
+                     "failed; start the rank again"};
   }
   const std::uint64_t deadline_ns = monotonic_ns() + config.start_timeout_ms * 1'000'000;
   auto key = remote.key_fd >= 0 ? read_key(Fd(remote.key_fd), deadline_ns)
@@ -83,13 +83,14 @@ Status check_one_host(const Config& config) {
                       own.value().end();
     if (here || is_loopback(each)) return {};
   }
-  return Error{.code = ErrorCode::kUnsupported,
-               .text = "MASTER_ADDR=" + config.unplaced_master +
-                       " is no address of this host, and nobody told how many of the " +
-                       std::to_string(config.rank_info.size) +
-                       " ranks are here; for several hosts set LOCAL_WORLD_SIZE and LOCAL_RANK for "
-                       "every rank (1 and 0 where each has a host, or a pod, of its own), and "
-                       "CIRANDA_KEY_FILE to a key that all have (ciranda key FILE)"};
+  return Error{
+      .code = ErrorCode::kUnsupported,
+      .text = "MASTER_ADDR=" + config.unplaced_master +
+              " is not an address of this host, and no variable says how many of the " +
+              std::to_string(config.rank_info.size) +
+              " ranks are on this host; for several hosts set LOCAL_WORLD_SIZE and LOCAL_RANK for "
+              "every rank (1 and 0 if each rank has its own host or pod), and CIRANDA_KEY_FILE to "
+              "a file with the same key on every host (ciranda key FILE)"};
 }
 
 }  // namespace

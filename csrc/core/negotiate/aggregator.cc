@@ -262,9 +262,9 @@ Status Aggregator::add_contributions(Rank from, ReadyOp& ready) {
   if (op == submitted_.end()) return {};
   Submitted& submitted = op->second;
   if (!complete(submitted)) {
-    return violation(from, "it calls the operation with the number " +
+    return violation(from, "it reports the operation with the number " +
                                std::to_string(ready.op.cache_id) +
-                               " ready, which this host has not reported");
+                               " as ready, but this host has not reported that operation");
   }
   for (std::size_t local = 0; local < submitted.contributions.size(); ++local) {
     if (!submitted.contributions[local]) continue;

@@ -34,10 +34,10 @@ std::optional<Error> region_fault(const PendingOp& op) {
   for (std::size_t index = 0; index < op.contributions.size(); ++index) {
     if (op.contributions[index]->arena != kNoRegion) continue;
     const Rank rank = op.group().ranks[index];
-    return about(
-        op, ErrorCode::kSystem,
-        "rank " + std::to_string(rank) + " has no memory for what the ranks on its host share",
-        rank);
+    return about(op, ErrorCode::kSystem,
+                 "rank " + std::to_string(rank) +
+                     " cannot allocate the memory that the ranks on its host share",
+                 rank);
   }
   return std::nullopt;
 }
@@ -82,8 +82,9 @@ std::optional<Error> root_fault(const PendingOp& op) {
                  "there is no root rank " + std::to_string(root) + " among " +
                      std::to_string(op.group().size()) + " ranks");
   return about(op, ErrorCode::kInvalidArgument,
-               "its root rank " + std::to_string(root) + " is no member, as " +
-                   rank_list(op.group().ranks) + (op.group().size() == 1 ? " is" : " are"));
+               "its root rank " + std::to_string(root) + " is not a member; the " +
+                   (op.group().size() == 1 ? "only member is " : "members are ") +
+                   rank_list(op.group().ranks));
 }
 
 // Returns true if one rank's rows of all tensors have at most kTensorBytesMax bytes.
@@ -115,7 +116,7 @@ std::optional<Error> rows_fault(const PendingOp& op) {
     if (rows.empty() && spec.kind == OpKind::kScatter && rank == spec.root)
       return about(op, ErrorCode::kInvalidArgument,
                    "the splits of its root, rank " + std::to_string(rank) +
-                       ", do not fit its tensor; the error there says more",
+                       ", do not fit its tensor; the error on that rank says more",
                    rank);
     if (rows.size() != expected)
       return about(op, ErrorCode::kMismatch,

@@ -162,13 +162,13 @@ bool Negotiator::Impl::may_aggregate(const ResponseCache::Entry* entry,
 Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::uint64_t tick,
                                       std::vector<Response>& out) {
   if (host_ >= static_cast<int>(hosts_.size()) || host >= static_cast<int>(hosts_.size()))
-    return violation(from, "it speaks of hosts that this job does not have");
+    return violation(from, "it names a host that this job does not have");
   if (!cache_.handed_out(ready.op.cache_id)) return unknown_number_error(from, ready.op.cache_id);
   const bool of_own = host == kAllHosts || host == host_;
   const ResponseCache::Entry* entry = cache_.use(ready.op.cache_id);
   const Group* const group = entry != nullptr ? entry->name->group.get() : nullptr;
   if (of_own ? !is_of_own_members(ready, group) : !ready.contributions.empty())
-    return violation(from, "a ready operation does not have what this host's ranks contributed");
+    return violation(from, "a ready operation lacks the contributions of this host's ranks");
   if (host == kAllHosts && may_aggregate(entry, ready.op.occurrence)) {
     run_ready(*entry, ready, out);
     return {};
@@ -188,7 +188,7 @@ Status Negotiator::Impl::handle_ready(Rank from, int host, ReadyOp& ready, std::
     for (std::size_t i = 0; i < kept->hosts[h].size(); ++i) {
       const Rank rank = kept->hosts[h][i];
       if (attendance_.has_left(rank))
-        return violation(rank, "it is called ready after it had left");
+        return violation(rank, "its operation is reported as ready after it had left");
       Request request{.cache_id = ready.op.cache_id, .occurrence = ready.op.occurrence};
       if (static_cast<int>(h) == host_) request.contribution = std::move(ready.contributions[i]);
       CIRANDA_TRY(handle_request(rank, request, tick, out));

@@ -50,7 +50,7 @@ std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, s
   std::string text;
   for (const auto& [missing, cause] : causes) {
     const std::string ranks = rank_list(missing);
-    text += "waiting for " + ranks + " since " +
+    text += "waiting for " + ranks + " for " +
             std::to_string((now - cause.since_tick) / ticks_per_second) + " s: " + names_of(cause) +
             "; " + ranks + (missing.size() == 1 ? " has" : " have") + " not submitted " +
             (cause.ops.size() == 1 ? "it" : "them") + ".\n";

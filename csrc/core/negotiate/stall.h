@@ -14,7 +14,7 @@ namespace ciranda {
 // hundred stalled tensors with one cause read as one line. Returns nullopt if nothing has waited
 // for at least `threshold_ticks`. Pure; ticks are the caller's (nanoseconds in production).
 //
-// Example: "waiting for rank 1 since 61 s: allreduce 'grad.fc1.weight', 'grad.fc1.bias' and 98
+// Example: "waiting for rank 1 for 61 s: allreduce 'grad.fc1.weight', 'grad.fc1.bias' and 98
 // more; rank 1 has not submitted them. Check that every rank runs the same steps."
 std::optional<std::string> stall_report(const std::vector<StalledOp>& waiting, std::uint64_t now,
                                         std::uint64_t threshold_ticks,

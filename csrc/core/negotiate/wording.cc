@@ -46,11 +46,11 @@ const Attribute kAttributes[] = {
      [](const RequestSpec& spec) { return "prescale factor " + number(spec.prescale); }},
     {"postscale factors differ", "the same postscale factor",
      [](const RequestSpec& spec) { return "postscale factor " + number(spec.postscale); }},
-    {"places of the data differ", "tensors of the same origin",
+    {"kinds of memory differ", "only arena tensors, or only other tensors,",
      [](const RequestSpec& spec) {
-       return std::string(spec.in_arena ? "gradients in the arena" : "a tensor of its own");
+       return std::string(spec.in_arena ? "tensors in the arena" : "tensors outside the arena");
      }},
-    {"sizes of the memory differ", "the same tensors in the same order",
+    {"bytes in the arena differ", "the same tensors in the same order",
      [](const RequestSpec& spec) { return std::to_string(spec.arena_bytes) + " bytes"; }},
     {"wire dtypes differ", "the same wire dtype (compression, CIRANDA_WIRE_DTYPE)",
      [](const RequestSpec& spec) {
@@ -212,14 +212,14 @@ std::string left_text(const RequestSpec& spec, std::uint32_t occurrence,
 
 std::string joined_text(const std::vector<Rank>& joined) {
   return rank_list(joined) + (joined.size() == 1 ? " has" : " have") +
-         " joined, and only a barrier and an allreduce by Sum or Average go on without a rank; let "
-         "every rank do it before it joins";
+         " joined, and only a barrier and an allreduce by Sum or Average go on without a rank; "
+         "call other operations on every rank before join()";
 }
 
 std::string after_join_text(const RequestSpec& spec, std::uint32_t occurrence, Rank rank) {
   return op_label(spec, occurrence) + ": rank " + std::to_string(rank) +
-         " has joined and takes part again when every rank has; submit it after join() has "
-         "returned";
+         " has joined and takes no part until every rank has joined; submit the operation after "
+         "join() has returned";
 }
 
 std::string no_group_text(const RequestSpec& spec, std::uint32_t occurrence) {
@@ -228,7 +228,7 @@ std::string no_group_text(const RequestSpec& spec, std::uint32_t occurrence) {
 
 std::string no_member_text(const RequestSpec& spec, std::uint32_t occurrence, const Group& group,
                            Rank rank) {
-  return op_label(spec, occurrence) + ": rank " + std::to_string(rank) + " is no member; only " +
+  return op_label(spec, occurrence) + ": rank " + std::to_string(rank) + " is not a member; only " +
          rank_list(group.ranks) + " may submit it";
 }
 

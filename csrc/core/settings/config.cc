@@ -152,8 +152,8 @@ Status read_servers(const Environment& env, Config& config) {
   config.coordinates = coordinates == 1;
   if (told == nullptr && config.coordinates) {
     return bad_value("CIRANDA_COORDINATOR", "1",
-                     "0 in a job without parameter servers, whose workers would take its tasks; "
-                     "CIRANDA_PS says where they are");
+                     "0 in a job without parameter servers, because their workers run the tasks; "
+                     "CIRANDA_PS has the servers' addresses");
   }
   if (told == nullptr) return {};
   CIRANDA_TRY(parse_servers(name, told, by_hand, config.servers));

@@ -21,7 +21,7 @@ Result<bool> names_library(const Environment& env, const char* name, std::string
   for (const std::string_view other : {"mpi", "ccl", "ddl"}) {
     if (library != other) continue;
     config.warnings.push_back(std::string(name) + "=" + text +
-                              " has no effect: ciranda does without that library");
+                              " has no effect: ciranda does not use that library");
     return false;
   }
   return bad_value(name, text, std::string(ours) + ", mpi, ccl or ddl");
@@ -83,8 +83,7 @@ Status read_gpu_operations(const Environment& env, Config& config) {
   constexpr const char* kBlocking = "NCCL_COMM_BLOCKING";  // wins over what the backend asks for
   if (const char* text = env.text(kBlocking); text != nullptr && std::string_view(text) != "0") {
     config.engine.backend_choice.gpu_refused =
-        bad_value(kBlocking, text, "0 or unset: a call of NCCL that blocks could not be ended")
-            .text;
+        bad_value(kBlocking, text, "0 or unset: a blocking NCCL call cannot be interrupted").text;
   }
   if (const char* text = env.text(kName)) {
     const std::string_view name = text;
@@ -115,8 +114,8 @@ Status check_libraries(const Environment& env, Config& config) {
   if (config.remote.tls && trusted == 0) {
     config.engine.backend_choice.gpu_refused =
         "--tls or CIRANDA_TLS asks for encryption between hosts, and NCCL encrypts nothing; leave "
-        "that out, keep the tensors on the CPU, or say by --trusted-network or "
-        "CIRANDA_TRUSTED_NETWORK=1 that NCCL's part of the network needs none";
+        "out TLS, keep the tensors on the CPU, or declare NCCL's network trusted by "
+        "--trusted-network or CIRANDA_TRUSTED_NETWORK=1";
   }
   if (config.engine.backend_choice.cpu != BackendId::kGloo) return {};
   if (config.wire_dtype) {
@@ -129,10 +128,10 @@ Status check_libraries(const Environment& env, Config& config) {
   if (trusted == 1 || config.rank_info.size == 1) return {};
   const bool one_host = config.rank_info.cross_size == 1;
   config.warnings.push_back(
-      std::string("Gloo does not ask who connects, and encrypts nothing: ") +
-      (one_host ? "any user of this host" : "whoever reaches a port of these hosts") +
-      " can read and change what the ranks exchange; if you trust them, say so by " +
-      "--trusted-network or CIRANDA_TRUSTED_NETWORK=1, else let CIRANDA_CPU_OPERATIONS be auto");
+      std::string("Gloo neither authenticates connections nor encrypts data: ") +
+      (one_host ? "any user of this host" : "everyone who reaches a port of these hosts") +
+      " can read and change the ranks' data; if you trust them, set " +
+      "--trusted-network or CIRANDA_TRUSTED_NETWORK=1, else set CIRANDA_CPU_OPERATIONS=auto");
   return {};
 }
 

@@ -63,7 +63,7 @@ Status read_rendezvous(const Environment& env, const Starter& starter, const std
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = std::string(starter.name) +
                          " started ranks on several hosts, which meet at rank 0; set MASTER_ADDR "
-                         "to an address of its host, or CIRANDA_RENDEZVOUS to host:port"};
+                         "to an address of rank 0's host, or CIRANDA_RENDEZVOUS to host:port"};
   }
   const bool any = remote.ports.first == 0;
   remote.rendezvous.port = port_of_job(job_id, any ? kRendezvousPorts : remote.ports);
@@ -89,11 +89,12 @@ Status read_keys(const Environment& env, const std::string& who, RemoteConfig& r
   CIRANDA_TRY(env.integer("CIRANDA_KEY_FD", 0, 1 << 20, remote.key_fd));
   if (const char* file = env.text("CIRANDA_KEY_FILE")) remote.key_file = file;
   if (remote.key_fd < 0 && remote.key_file.empty()) {
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = who +
-                         " need the job's key: make one with `ciranda key FILE`, copy it to every "
-                         "host, and set CIRANDA_KEY_FILE=FILE for all ranks; or start them with "
-                         "`ciranda run`"};
+    return Error{
+        .code = ErrorCode::kInvalidArgument,
+        .text =
+            who +
+            " need the job's key: make a key with `ciranda key FILE`, copy FILE to every host, and "
+            "set CIRANDA_KEY_FILE=FILE for all ranks; or start the ranks with `ciranda run`"};
   }
   int tls = 0;
   CIRANDA_TRY(env.integer("CIRANDA_TLS", 0, 1, tls));

@@ -101,8 +101,8 @@ Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& 
                            std::to_string(rank_info.local_rank) + " for rank " +
                            std::to_string(rank_info.rank) + " of " +
                            std::to_string(rank_info.size) +
-                           ", which are all on this host; set it to the rank, or say how many are "
-                           "here" +
+                           ", and all ranks are on this host; set it to the rank, or say how many "
+                           "ranks are on this host" +
                            (starter.local_size != nullptr ? std::string(" by ") + starter.local_size
                                                           : std::string())};
     }
@@ -114,19 +114,21 @@ Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& 
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "rank " + std::to_string(rank_info.rank) + " is local rank " +
                          std::to_string(rank_info.local_rank) + " of " +
-                         std::to_string(rank_info.local_size) + " by what " + starter.name +
-                         " says; set " + starter.local_rank +
-                         ", from 0 on within each host, in the order of the ranks"};
+                         std::to_string(rank_info.local_size) + " according to " + starter.name +
+                         "; set " + starter.local_rank +
+                         " to count from 0 within each host, in the order of the ranks"};
   }
   if (rank_info.cross_size > 1) return {};
   if (rank_info.size % rank_info.local_size != 0 ||
       rank_info.rank % rank_info.local_size != rank_info.local_rank) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .text = std::string(starter.name) + " does not tell on which host rank " +
-                         std::to_string(rank_info.rank) + " of " + std::to_string(rank_info.size) +
-                         " is, local rank " + std::to_string(rank_info.local_rank) + " of " +
-                         std::to_string(rank_info.local_size) +
-                         "; let it number the ranks host by host, as many on each"};
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .text =
+            std::string(starter.name) + " does not tell the host of rank " +
+            std::to_string(rank_info.rank) + " of " + std::to_string(rank_info.size) +
+            ", which is local rank " + std::to_string(rank_info.local_rank) + " of " +
+            std::to_string(rank_info.local_size) +
+            "; let it number the ranks host by host, with the same number of ranks on each host"};
   }
   rank_info.cross_size = rank_info.size / rank_info.local_size;
   rank_info.cross_rank = rank_info.rank / rank_info.local_size;

@@ -61,7 +61,7 @@ Result<TimelineFile> TimelineFile::open(const std::string& path, const std::stri
   struct stat about {};
   if (::stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "cannot write the timeline " + path + ": it is no file"};
+                 .text = "cannot write the timeline " + path + ": it is not a regular file"};
   }
   Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid() || ::flock(folder.get(), LOCK_EX) != 0) return cannot_write(path, errno);

@@ -220,13 +220,14 @@ Status ServerHandshake::judge(const Hello& hello) const {
                    hello.from);
   }
   if (hello.from == side_.self && !side_.is_server) {
-    return refusal("a caller says it is " + self +
-                       ", which is this rank: it started twice, or its own bytes come back",
-                   hello.from);
+    return refusal(
+        "a caller says it is " + self +
+            ", which is this rank: this rank was started twice, or its own bytes came back",
+        hello.from);
   }
   // A parameter server checks the worker's number after the handshake (ServerProtocol::enter).
   if (hello.from >= side_.ranks && !side_.is_server) {
-    return refusal(who + " is none of this job's " + std::to_string(side_.ranks) +
+    return refusal(who + " is not one of this job's " + std::to_string(side_.ranks) +
                        " ranks; start every rank with the same size",
                    hello.from);
   }
@@ -239,7 +240,7 @@ Status ServerHandshake::take_proof(std::vector<std::byte>& out) {
   const MacTag client = client_proof(key, hello_bytes_, nonce_);
   if (!equal_in_constant_time(client, input_.bytes())) {
     return refusal("a caller that says it is " + caller_name(hello_->purpose, hello_->from) +
-                   " does not hold this job's key, or repeats what it overheard");
+                   " does not hold this job's key, or replays recorded bytes");
   }
   auto session = session_keys(key, hello_->nonce, nonce_);
   if (!session) return session.error();
@@ -310,7 +311,7 @@ Status ClientHandshake::take_welcome() {
   const Secret& key = keys_.of(hello_.purpose);
   if (!equal_in_constant_time(server_proof(key, hello_bytes_, *server_nonce_, proof_, welcome),
                               proof)) {
-    return refusal("who answers for " + called_name(hello_.purpose, hello_.to) +
+    return refusal("the process that answers as " + called_name(hello_.purpose, hello_.to) +
                        " does not hold this job's key",
                    hello_.to);
   }

@@ -36,7 +36,7 @@ Status HostTableBuilder::enter(std::span<const Introduction> host) {
     const auto rank = static_cast<std::size_t>(one.rank);
     if (rank >= ranks_.size()) {
       return Error{.code = ErrorCode::kInvalidArgument,
-                   .text = "rank " + std::to_string(one.rank) + " is none of this job's " +
+                   .text = "rank " + std::to_string(one.rank) + " is not one of this job's " +
                            std::to_string(ranks_.size()) +
                            " ranks; start every rank with the same size"};
     }

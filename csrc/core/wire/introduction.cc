@@ -128,7 +128,7 @@ Result<Hosts> seat(std::span<const Introduction> introductions) {
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     for (std::size_t local = 0; local < hosts[host].size(); ++local) {
       if (hosts[host][local] != kNoRank) continue;
-      return contradiction("nobody is local rank " + std::to_string(local) + " on host " +
+      return contradiction("no rank is local rank " + std::to_string(local) + " on host " +
                            std::to_string(host));
     }
     for (std::size_t local = 1; local < hosts[host].size(); ++local) {

@@ -85,7 +85,7 @@ Status check_backend(const RequestSpec& spec) {
     return refused(ErrorCode::kInvalidArgument, spec,
                    "it moves no data, so " + name + " has no part in it");
   if (spec.in_arena && traits_of(spec.backend).on_gpu)
-    return refused(ErrorCode::kInvalidArgument, spec, "the arena is no memory of a GPU");
+    return refused(ErrorCode::kInvalidArgument, spec, "the arena is not GPU memory");
   return {};
 }
 
@@ -93,9 +93,9 @@ Status check_wire_dtype(const RequestSpec& spec) {
   if (!spec.wire_dtype) return {};
   const std::string name(dtype_name(*spec.wire_dtype));
   if (spec.backend != BackendId::kNative)
-    return refused(
-        ErrorCode::kInvalidArgument, spec,
-        std::string(backend_name(spec.backend)) + " has no wire dtype, and it is " + name);
+    return refused(ErrorCode::kInvalidArgument, spec,
+                   std::string(backend_name(spec.backend)) +
+                       " takes no wire dtype, but the operation has " + name);
   if (!is_half(*spec.wire_dtype))
     return refused(ErrorCode::kInvalidArgument, spec,
                    "its wire dtype is " + name + "; it should be float16 or bfloat16");
@@ -118,7 +118,7 @@ Status check_streams(const RequestSpec& spec) {
     return refused(ErrorCode::kLimit, spec, beyond("streams", spec.streams, kPairStreamsMax));
   if (spec.kind != OpKind::kAllreduce || spec.backend != BackendId::kNative)
     return refused(ErrorCode::kInvalidArgument, spec,
-                   "only an allreduce by ciranda's own backend says over how many streams it goes");
+                   "only an allreduce by ciranda's own backend takes a number of streams");
   return {};
 }
 
@@ -148,11 +148,11 @@ Status check_membership(const RequestSpec& spec) {
   if (spec.members.empty() == (spec.kind == OpKind::kAddGroup))
     return invalid(spec.members.empty() ? "it needs a rank" : "it takes no list of ranks");
   if ((spec.removes != kWorldGroup) != (spec.kind == OpKind::kRemoveGroup))
-    return invalid(spec.removes == kWorldGroup ? "the process set of all ranks stays"
+    return invalid(spec.removes == kWorldGroup ? "the process set of all ranks cannot be removed"
                                                : "it removes no process set");
   if (!is_membership(spec.kind)) return {};
   if (!spec.name.empty()) return invalid("it takes no name");
-  if (spec.group != kWorldGroup) return invalid("it is for all ranks to submit");
+  if (spec.group != kWorldGroup) return invalid("all ranks must submit it");
   Rank before = kNoRank;
   for (const Rank rank : spec.members) {
     if (rank <= before) return invalid("its ranks must ascend from 0, each once");
@@ -175,7 +175,7 @@ Status check_root(const RequestSpec& spec) {
   if (spec.kind != OpKind::kSend) return {};
   if (!is_pair(spec.group) || pair_of(spec.group).from != spec.root)
     return refused(ErrorCode::kInvalidArgument, spec,
-                   "its group is not the pair of who sends and who receives it");
+                   "its group is not the pair of its sender and its receiver");
   return {};
 }
 
@@ -194,9 +194,8 @@ Status check_adasum(const RequestSpec& spec) {
     return refused(ErrorCode::kInvalidArgument, spec,
                    "Adasum is for an allreduce; use Average or Sum");
   if (traits_of(spec.backend).on_gpu)
-    return refused(
-        ErrorCode::kUnsupported, spec,
-        std::string(backend_name(spec.backend)) + " has no Adasum; give it tensors of the CPU");
+    return refused(ErrorCode::kUnsupported, spec,
+                   std::string(backend_name(spec.backend)) + " has no Adasum; pass CPU tensors");
   for (const TensorSpec& tensor : spec.tensors) {
     if (!is_floating(tensor.dtype))
       return refused(ErrorCode::kInvalidArgument, spec,
@@ -210,7 +209,7 @@ Status check_arena(const RequestSpec& spec) {
   if (!spec.in_arena && !spec.rule.empty())
     return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors take an update rule");
   if (!spec.in_arena && spec.arena_bytes != 0)
-    return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors have bytes there");
+    return refused(ErrorCode::kInvalidArgument, spec, "only arena tensors have bytes in the arena");
   if (!spec.in_arena) return {};
   if (spec.kind != OpKind::kAllreduce)
     return refused(ErrorCode::kInvalidArgument, spec, "only allreduce runs in the arena");

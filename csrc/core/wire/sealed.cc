@@ -142,8 +142,8 @@ Status DataOpener::check(std::span<const Piece> payload) {
   CIRANDA_ASSERT(counter_ > 0);
   if (equal_in_constant_time(mac_.tag(counter_ - 1, payload), due_)) return {};
   return malformed("message " + std::to_string(counter_ - 1) +
-                   " was changed on its way, or by its own rank while that sent it: its tag does "
-                   "not fit");
+                   " was changed on its way, or its sender changed the memory while it was sent: "
+                   "its tag does not fit");
 }
 
 }  // namespace ciranda

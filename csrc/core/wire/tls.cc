@@ -213,13 +213,14 @@ Status TlsSession::shake_hands(std::span<const std::byte>& input) {
   if (result == 1) {
     // OpenSSL counts a pre-shared key as a reused session. Any other proof is refused.
     if (SSL_session_reused(ssl_) != 1) {
-      return refusal("who speaks TLS there proves something else than this job's key");
+      return refusal("the process there speaks TLS, but does not prove this job's key");
     }
     established_ = true;
     return {};
   }
   if (SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) return refused();
-  if (heard_ > kHandshakeBytesMax) return refusal("it says too much before it has proven itself");
+  if (heard_ > kHandshakeBytesMax)
+    return refusal("it sent too many bytes before it proved the job's key");
   return {};
 }
 
@@ -239,13 +240,13 @@ Error TlsSession::refused() const {
     if (ERR_GET_REASON(error) == SSL_R_BINDER_DOES_NOT_VERIFY) {
       return refusal("a caller does not hold this job's key");
     }
-    return refusal("a caller's TLS is not a rank's: " + reason());
+    return refusal("a caller failed the TLS handshake of a rank: " + reason());
   }
   if (was_an_alert(error)) {
     return refusal(
-        "it refused TLS: it may be of another job or have another key; its own log says which");
+        "it refused TLS: it may belong to another job or hold another key; its log says which");
   }
-  return refusal("who speaks TLS there is no rank of this job: " + reason());
+  return refusal("the process there speaks TLS, but is not a rank of this job: " + reason());
 }
 
 Status TlsSession::seal(std::span<const std::byte> bytes) {

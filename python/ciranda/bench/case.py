@@ -78,7 +78,7 @@ def parse_names(text: str, option: str, known: Sequence[str]) -> list[str]:
     if names == ["all"]:
         return list(known)
     if not names:
-        raise LaunchError(f"{option} names nothing; there are {', '.join(known)}")
+        raise LaunchError(f"{option} is empty; choose from {', '.join(known)}")
     for name in names:
         if name not in known:
             raise LaunchError(f"{option}: there is no {name!r}; there are {', '.join(known)}")

@@ -132,20 +132,20 @@ def bench_command(
     try:
         if hosts is not None:
             raise LaunchError(
-                "-H: bench measures one host, or with --two-hosts two that it makes of it, where "
-                "its peers are too; for others, run its worker by `ciranda run -H`, as "
-                "docs/bench.md shows"
+                "-H: bench measures this host, or with --two-hosts two namespaces of this host; "
+                "to measure other hosts, run its worker by `ciranda run -H`, as docs/bench.md "
+                "shows"
             )
         if not 1 <= np <= LOCAL_RANKS_MAX:
             raise LaunchError(f"-np must be 1 to {LOCAL_RANKS_MAX} ranks, not {np}")
         if two_hosts and np < 2:
-            raise LaunchError("--two-hosts needs -np 2 or more, a rank on each")
+            raise LaunchError("--two-hosts needs -np 2 or more, a rank for each host")
         if two_hosts and device != "cpu":
             raise LaunchError("--two-hosts measures with --device cpu only")
         if rounds < 1:
             raise LaunchError(f"--rounds must be at least 1, not {rounds}")
         if fail_below is not None and compare is None:
-            raise LaunchError("--fail-below goes with --compare, the run that it compares with")
+            raise LaunchError("--fail-below needs --compare, which names the run to compare with")
         if fail_below is not None and not fail_below > 0:
             raise LaunchError(
                 f"--fail-below must be a ratio above 0, such as 0.9, not {fail_below:g}"

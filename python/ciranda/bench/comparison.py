@@ -65,13 +65,14 @@ def check_comparable(base: Record, path: str, ranks: int, device: str, hosts: in
     ):
         if theirs != ours:
             raise LaunchError(
-                f"--compare {path}: was measured with {what} {theirs}, and this run has {ours}; "
-                f"give {what} {theirs}"
+                f"--compare {path}: that run was measured with {what} {theirs}, and this run has "
+                f"{ours}; give {what} {theirs}"
             )
     if base.hosts != hosts:
         how = ("without", "with") if hosts > 1 else ("with", "without")
         raise LaunchError(
-            f"--compare {path}: was measured {how[0]} --two-hosts, and this run is {how[1]} it"
+            f"--compare {path}: that run was measured {how[0]} --two-hosts, and this run is "
+            f"{how[1]} it"
         )
 
 
@@ -97,9 +98,9 @@ def differences(base: Record, new: Record) -> list[str]:
 
     found = []
     if other := changed(SAME_MACHINE):
-        found.append(f"The base is another machine's: {other}; the ratios say little.")
+        found.append(f"The base was measured on another machine: {other}; the ratios say little.")
     if other := changed(SAME_VERSIONS):
-        found.append(f"Not the same: {other}.")
+        found.append(f"The versions differ: {other}.")
     return found
 
 

@@ -94,7 +94,7 @@ def parse(json_value: Any) -> Record:
         raise ValueError(f'no "format": "{FORMAT}" in it')
     if json_value["version"] != VERSION:
         raise ValueError(
-            f"version {json_value['version']!r}, and this ciranda reads {VERSION}; measure anew"
+            f"version {json_value['version']!r}, and this ciranda reads {VERSION}; measure again"
         )
     return Record(
         command=[str(word) for word in json_value["command"]],

@@ -84,7 +84,7 @@ def _measure(
     for why, which in measured.refused.items():
         click.echo(tables.note(f"Not measured: {why}: {', '.join(which)}"))
     if not measured.rows:
-        raise LaunchError("nothing was measured: no side has what is asked for", EXIT_WRONG)
+        raise LaunchError("nothing was measured: no side supports the given operations", EXIT_WRONG)
     click.echo(f"\n{tables.report(measured.rows, {each.name: each.title for each in here})}")
     return Record(
         command=command,

@@ -79,6 +79,6 @@ def check_memory(settings: Settings, ranks_of_sides: Sequence[int], memory_gib: 
     needed_gib = sum(ranks_of_sides) * buffers * largest / 2**30
     if settings.device == "cpu" and needed_gib > memory_gib:
         raise LaunchError(
-            f"{len(ranks_of_sides)} sides would take {needed_gib:.0f} GiB, and here are "
-            f"{memory_gib:g}; give a smaller --max-bytes, or fewer --backends and --peers"
+            f"{len(ranks_of_sides)} sides would take {needed_gib:.0f} GiB, and this machine has "
+            f"{memory_gib:g} GiB; give a smaller --max-bytes, or fewer --backends and --peers"
         )

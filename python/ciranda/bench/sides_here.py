@@ -72,7 +72,7 @@ class Hosts:
 @contextlib.contextmanager
 def two_hosts() -> Iterator[Hosts]:
     if why := obstacle():
-        raise LaunchError(f"--two-hosts: they are made of this machine, and {why}")
+        raise LaunchError(f"--two-hosts: the hosts are namespaces of this machine, but {why}")
     with tempfile.TemporaryDirectory(prefix="ciranda-bench-") as name:
         folder = Path(name)
         with Network(2, folder / "net", addresses=("ipv4",)) as network:
@@ -98,7 +98,7 @@ def on_backend(name: str, among: Hosts | None = None) -> Launcher:
 
 def _why_no_backend(name: str, among: Hosts | None) -> str | None:
     if name == "ring" and among is None:
-        return "joins hosts, and here is one; --two-hosts makes two of it"
+        return "joins hosts, and this is one host; --two-hosts makes two of it"
     if name == "shm" and among is not None:
         return "is within a host"
     if name not in ("shm", "ring", *_build.CPU_BACKENDS, *_build.GPU_BACKENDS):
@@ -184,7 +184,9 @@ def check_gpus(ranks: int) -> None:
     if found == 0:
         raise LaunchError("--device cuda: torch finds no GPU here; measure with --device cpu")
     if found < ranks:
-        raise LaunchError(f"--device cuda: {ranks} ranks need a GPU each, and here are {found}")
+        raise LaunchError(
+            f"--device cuda: {ranks} ranks need a GPU each, and this host has {found}"
+        )
 
 
 Started = tuple[SideHere, Side]

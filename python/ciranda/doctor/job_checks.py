@@ -95,7 +95,7 @@ def _not_ended(job: Mapping[str, Any], rerun: str) -> Verdict:
     causes = [each for each in said if each.startswith(("culprit", "cause"))]
     words = [" ".join(each.split()) for each in causes] or [each for each in said if each][-1:]
     return fail(
-        f"the job ended with exit code {job['exit_code']}: {'; '.join(words) or 'without a word'}",
+        f"the job ended with exit code {job['exit_code']}: {'; '.join(words) or 'it said nothing'}",
         f"Look at what its ranks say: {rerun}",
     )
 

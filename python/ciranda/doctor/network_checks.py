@@ -45,8 +45,8 @@ def hostname(facts: Facts, setting: Setting) -> Verdict:
         if setting.alone or not chosen:
             return ok(f"'{name}' is {addresses[0]}, and one host needs no other")
         return warn(
-            f"'{name}' is {addresses[0]}, where no other host finds it (torch.distributed's Gloo "
-            "would)",
+            f"'{name}' is {addresses[0]}, at which no other host reaches this one "
+            "(torch.distributed's Gloo would give that address)",
             add,
         )
     seconds = facts["hostname"]["seconds"]

@@ -32,7 +32,7 @@ def torch(facts: Facts, _: Setting) -> Verdict:
     if minor_version(torch["version"]) != (major, minor):
         return fail(
             f"{torch['version']}, and ciranda was built for {built_for}",
-            f"Build ciranda anew, or install the torch that it fits: {install}",
+            f"Rebuild ciranda, or install the torch that it was built for: {install}",
         )
     return ok(f"{torch['version']}, as ciranda was built for ({built_for})")
 
@@ -44,8 +44,8 @@ def ciranda(facts: Facts, _: Setting) -> Verdict:
     if "error" in torch["ciranda"]:
         return fail(
             f"{version} cannot be imported: {torch['ciranda']['error']}",
-            "Do as that says, or build ciranda anew in the folder of its source: pip install "
-            "--no-build-isolation .",
+            "Do what that message says, or rebuild ciranda in the folder of its source: pip "
+            "install --no-build-isolation .",
         )
     return ok(version)
 
@@ -94,7 +94,9 @@ def driver(facts: Facts, _: Setting) -> Verdict:
             "Install NVIDIA's driver and load it, on Debian: apt install nvidia-driver",
         )
     if "error" in torch:
-        return skip("driver", "what CUDA it should have is torch's to say")
+        return skip(
+            "driver", "the CUDA that the driver needs depends on torch, which cannot be imported"
+        )
     if torch["cuda"] is None:
         return warn(
             f"driver {version}, but torch {torch['version']} is a build for CPUs",
@@ -141,7 +143,7 @@ def nccl(facts: Facts, _: Setting) -> Verdict:
         return ok("not needed without a GPU")
     return fail(
         row["why_not"] if row["built"] else "ciranda was built without NCCL",
-        "Do as that says: ciranda run --check"
+        "Do what this command says: ciranda run --check"
         if row["built"]
         else "Install CUDA's headers (the wheel nvidia-cuda-crt) and build ciranda anew: pip "
         "install --no-build-isolation .",

@@ -28,7 +28,8 @@ def read(path: str) -> bytes:
         facts = os.fstat(file.fileno())
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
             raise PermissionError(
-                f"{path} belongs to user {facts.st_uid}, or others may write it; it is not read"
+                f"{path} is not read, because it belongs to user {facts.st_uid} or other users "
+                "may write it"
             )
         return file.read()
 

@@ -133,8 +133,8 @@ def _pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     name = getattr(fn, "__qualname__", repr(fn))
     if pickler is pickle and getattr(fn, "__module__", "") in ("__main__", _SPAWNED_MAIN):
         raise InvalidArgumentError(
-            f"run(): '{name}' is in no module that ranks can import; pip install cloudpickle, or "
-            "move it into a module"
+            f"run(): '{name}' is not in a module that ranks can import; pip install cloudpickle, "
+            "or move it into a module"
         )
     try:
         packed: bytes = pickler.dumps((fn, args, kwargs))
@@ -155,7 +155,7 @@ def _read_outcome(folder: str, rank: int) -> _Outcome | None:
         outcome: _Outcome = pickle.loads(content)  # noqa: S301 - our own rank's, see above
     except Exception as error:
         raise RankFailedError(
-            f"rank {rank} returned what cannot be unpickled here: {error}", rank=rank
+            f"the result of rank {rank} cannot be unpickled here: {error}", rank=rank
         ) from error
     return outcome
 

@@ -102,7 +102,10 @@ class Tuner:
     def stepped(self, optimizer: Any) -> None:
         """Counts a step; every rank calls it at the end of each. Blocks at the end of a sample."""
         if _C.joins() != self._joins:  # all ranks are at the same step again after a join
-            why = "given up, and all is as before: a rank has joined, so the steps were not alike"
+            why = (
+                "stopped, and the settings are as before: a rank has joined, so the ranks' steps "
+                "were not alike"
+            )
             self._end(optimizer, self._first, why)
             return
         self._left -= 1
@@ -175,7 +178,7 @@ _OPTIONS = {
 
 def _conclusion(found: Found) -> str:
     if found.proof is None:
-        return "nothing was faster than what there was, and all is as before"
+        return "no setting was faster than the first one, so nothing was changed"
     return f"{', '.join(found.changed)}: a step takes {found.proof} before"
 
 

@@ -107,8 +107,8 @@ def _restrict_to(comm: Any) -> None:
         return
     if problem := _disagreement(lists):
         raise ValueError(
-            f"init: {problem}; give every rank a list that it is in, the same to all in it, or "
-            "start with all ranks: init(process_sets=[ProcessSet([...])])"
+            f"init: {problem}; give every rank a list that contains it, and all ranks of a list "
+            "the same list, or start with all ranks: init(process_sets=[ProcessSet([...])])"
         )
     if _C.cross_size() > 1:
         raise UnsupportedError(

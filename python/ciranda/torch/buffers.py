@@ -25,10 +25,9 @@ class Buffers:
         for buffer in self._listed:
             if sys.getrefcount(buffer) <= _COUNTED_OF_A_LIST and buffer._use_count() == 1:
                 raise ValueError(
-                    "DistributedOptimizer: a buffer of broadcast_buffers is not the model's any "
-                    "more, which has put another tensor in its place (forward() may, "
-                    "load_state_dict(assign=True) and a conversion do); pass the model, "
-                    "broadcast_buffers=model"
+                    "DistributedOptimizer: the model has replaced a buffer of broadcast_buffers "
+                    "by another tensor (forward() may do so, load_state_dict(assign=True) and a "
+                    "conversion do); pass the model instead: broadcast_buffers=model"
                 )
         return self._listed
 

@@ -51,7 +51,7 @@ def broadcast_parameters(
             kind = "a nested tensor" if tensor.is_nested else f"of layout {tensor.layout}"
             raise ValueError(
                 f"broadcast_parameters: '{name}' is {kind}, whose values cannot be reached; give "
-                "dense or sparse tensors, such as those that it was made of"
+                "dense or sparse tensors, such as those of which it was made"
             )
     sparse = [(name, tensor) for name, tensor in named if tensor.layout in _SPARSE]
     if sparse:
@@ -107,8 +107,8 @@ def _check_elements(sparse: list[tuple[str, torch.Tensor]], process_set: Process
             if its != wanted:
                 raise MismatchError(
                     f"broadcast_parameters: the sparse '{name}' has {its} on rank {rank} and "
-                    f"{wanted} on rank {first}; make it with as many everywhere, or send it by "
-                    "broadcast_object()"
+                    f"{wanted} on rank {first}; give it the same number of elements on every "
+                    "rank, or send it by broadcast_object()"
                 )
 
 
@@ -165,7 +165,8 @@ def _keep_own(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], wh
             if not callable(own.get(key)):
                 raise InvalidArgumentError(
                     f"{what}: param_groups[{number}]['{key}'] of the root is "
-                    f"{value[_Placeholder.OWN]}, which cannot be sent; set it on every rank before"
+                    f"{value[_Placeholder.OWN]}, which cannot be sent; set the option on every "
+                    "rank before this call"
                 )
             group[key] = own[key]
 
@@ -253,8 +254,8 @@ def _check_pickle(allow_pickle: bool, what: str) -> None:
     if allow_pickle and not _C.hosts_are_trusted():
         raise InvalidArgumentError(
             f"{what}: allow_pickle=True runs code that other ranks send; between hosts it needs "
-            "--tls (CIRANDA_TLS=1), or --trusted-network (CIRANDA_TRUSTED_NETWORK=1) where nobody "
-            "else is"
+            "--tls (CIRANDA_TLS=1), or --trusted-network (CIRANDA_TRUSTED_NETWORK=1) if only "
+            "trusted hosts are in the network"
         )
 
 

@@ -81,7 +81,7 @@ def _keep(handle: int, finish: Callable[[list[torch.Tensor], list[int]], Any]) -
     if len(_finish) == _HANDLES_WITHOUT_WARNING:
         warnings.warn(
             f"{len(_finish)} asynchronous operations were started whose handles have not been "
-            "synchronized; each keeps its tensors until then: call synchronize(handle)",
+            "synchronized; each operation keeps its tensors until then: call synchronize(handle)",
             stacklevel=3,
         )
     return handle
@@ -141,8 +141,8 @@ def synchronize_and(handle: int, look: Callable[[], None] | None) -> Any:
     number = operator.index(handle)
     if not 0 <= number <= _latest:
         raise InvalidArgumentError(
-            f"synchronize: no operation has had the handle {number}; pass what an async operation "
-            "has returned"
+            f"synchronize: no operation has had the handle {number}; pass a handle that an async "
+            "operation has returned"
         )
     finish = _finish.pop(number, None)
     result = _C.synchronize(number, look)
@@ -767,7 +767,7 @@ def recv(tensor: torch.Tensor, src: int, name: str | None = None) -> torch.Tenso
 def _scatter_op(op: int) -> int:
     if op == Adasum:
         raise UnsupportedError(
-            "reducescatter: Adasum is of whole tensors, and not of pieces; call allreduce()"
+            "reducescatter: op=Adasum needs whole tensors and not pieces; call allreduce()"
         )
     if op not in (Average, Sum):
         raise ValueError("reducescatter: op must be Average or Sum")

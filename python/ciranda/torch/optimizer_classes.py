@@ -204,8 +204,8 @@ class Distributed:
         if not self._ciranda_skip_synchronize:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() after "
-                "optimizer.synchronize(): ranks whose gradients were edited in between step with "
-                "the mean; put the call into `with optimizer.skip_synchronize():`",
+                "optimizer.synchronize(): gradients that a rank edited in between may be averaged "
+                "over the ranks again; put the call into `with optimizer.skip_synchronize():`",
                 stacklevel=3,
             )
 
@@ -398,7 +398,7 @@ class Distributed:
         ]
         if self._ciranda_shared_step is not None and not self._ciranda_objection:
             self._own_state(self._ciranda_shared_step.copied_state())
-            self._ciranda_objection = "the lists of optimizer.param_groups were edited"
+            self._ciranda_objection = "the parameters of optimizer.param_groups were edited"
         self._add_parameters(added)
 
     def __reduce__(self) -> Any:

@@ -21,6 +21,6 @@ def require_plain(what: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
             )
         if is_lazy(tensor):
             raise ValueError(
-                f"{what}: '{name}' has no values yet; run its lazy module once, on every rank, "
-                "before"
+                f"{what}: '{name}' has no values yet; run its lazy module once on every rank "
+                "before this call"
             )

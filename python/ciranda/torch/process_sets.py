@@ -29,7 +29,9 @@ class ProcessSet:
             ranks = ranks.allgather(_C.rank())
         self._ranks = sorted(int(rank) for rank in ranks)
         if not self._ranks or len(set(self._ranks)) < len(self._ranks):
-            raise ValueError(f"ProcessSet: give ranks, each once, not {self._ranks}")
+            raise ValueError(
+                f"ProcessSet: name at least one rank, and each rank once, not {self._ranks}"
+            )
 
     @property
     def given_ranks(self) -> list[int] | None:
@@ -50,7 +52,7 @@ class ProcessSet:
         if self._ranks is None:
             return _C.rank()
         if _C.rank() not in self._ranks:
-            raise ValueError(f"rank {_C.rank()} is no member of {self}")
+            raise ValueError(f"rank {_C.rank()} is not a member of {self}")
         return self._ranks.index(_C.rank())
 
     def included(self) -> bool:

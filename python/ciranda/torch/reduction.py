@@ -110,7 +110,7 @@ def reduce_gradients(optimizer: Any, named: NamedParameters, how: Reduction) -> 
         if why_not_shared and demanded:
             raise ValueError(f"DistributedOptimizer: {demanded} is not possible: {why_not_shared}")
     elif not process_set.included():
-        why_not_shared = "this rank is no member of the process set"
+        why_not_shared = "this rank is not a member of the process set"
     # Counts successes alone: if other ranks had joined, only this rank has tried.
     process_set.optimizers_made += 1
     shared = not why_not_shared

@@ -67,7 +67,7 @@ def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
     inner_class = type(optimizer)
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
-        return f"{inner_class.__name__} is none of {known}"
+        return f"{inner_class.__name__} is not one of {known}"
     if native_of(compression) is None:
         return "a compressor in Python sees the gradients"
     return obstacle_of_groups(optimizer.param_groups)

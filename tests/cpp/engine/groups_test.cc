@@ -219,7 +219,8 @@ TEST(Groups, AreRefusedWhereTheyAreNotWhatAllMean) {
     const Status foreign = reduce_over(engine, group, tensor);
     EXPECT_EQ(foreign.ok(), engine.rank() != 2);
     if (!foreign.ok()) {
-      EXPECT_NE(foreign.error().text.find("rank 2 is no member of process set"), std::string::npos)
+      EXPECT_NE(foreign.error().text.find("rank 2 is not a member of process set"),
+                std::string::npos)
           << foreign.error().text;
     }
     EXPECT_FALSE(reduce_over(engine, group + 7, tensor).ok());
@@ -338,7 +339,8 @@ TEST(Groups, ARankWithoutMemoryForOneIsNamedOnEveryRank) {
       const std::string reason = engine.rank() == 1 ? ": memfd_create: Too many open files" : "";
       EXPECT_EQ(
           group.error().text,
-          "add_process_set: rank 1 has no memory for what the ranks on its host share" + reason);
+          "add_process_set: rank 1 cannot allocate the memory that the ranks on its host share" +
+              reason);
     });
   }
   world.run([](Engine& engine) {

@@ -87,8 +87,9 @@ TEST(Job, RanksOfAProcessSetWorkAmongThemselves) {
     auto value = static_cast<float>(job.rank());
     if (!odd.included()) {
       require(odd.rank() == -1, "a rank in the set");
-      require_error("is no member of process set 1; only its members call it",
-                    [&] { job.allreduce(&value, 1, Job::Op::kSum, "", odd); });
+      require_error(
+          "is not a member of process set 1; only its members may submit operations of the set",
+          [&] { job.allreduce(&value, 1, Job::Op::kSum, "", odd); });
     } else {
       require(odd.rank() == job.rank() / 2, "no rank in the set");
       job.allreduce(&value, 1, Job::Op::kAverage, "", odd);
@@ -101,7 +102,8 @@ TEST(Job, RanksOfAProcessSetWorkAmongThemselves) {
     require_error("process sets must be unique", [&] { job.add_process_set({1, 3}); });
     job.remove_process_set(odd);
     require_error("there is no process set 1 (any more)", [&] { job.barrier(odd); });
-    require_error("the process set of all ranks stays", [&] { job.remove_process_set({}); });
+    require_error("the process set of all ranks cannot be removed",
+                  [&] { job.remove_process_set({}); });
     value = 1;
     job.allreduce(&value, 1);
     require_equal(value, 4, "all ranks");
@@ -122,11 +124,11 @@ TEST(Job, RanksThatHaveJoinedAddZeros) {
 
 TEST(Job, RefusesAProcessSetThatIsNone) {
   Job job;
-  require_error("add_process_set: give ranks, each once, not [0, 0]", [&] {
+  require_error("add_process_set: name at least one rank, and each rank once, not [0, 0]", [&] {
     job.add_process_set({0, 0});
   });
   require_error("there is no rank 1 among 1 ranks", [&] { job.add_process_set({1}); });
-  require_error("ask global_process_set()", [] { ProcessSet().size(); });
+  require_error("use global_process_set()", [] { ProcessSet().size(); });
   EXPECT_TRUE(ProcessSet().included());
   EXPECT_EQ(job.join(), 0);
 }
@@ -136,8 +138,9 @@ TEST(Job, RefusesAProcessSetOfAnEarlierJob) {
     const ProcessSet earlier = Job().add_process_set({0});
     Job later;
     later.add_process_set({1});
-    require_error("process set 1 is of an earlier job", [&] { later.barrier(earlier); });
-    require_error("process set 1 is of an earlier job", [&] { later.remove_process_set(earlier); });
+    require_error("process set 1 belongs to an earlier job", [&] { later.barrier(earlier); });
+    require_error("process set 1 belongs to an earlier job",
+                  [&] { later.remove_process_set(earlier); });
   });
 }
 

@@ -22,8 +22,9 @@ TEST(Attendance, AnswersAStrangerOfAGroupAlone) {
   room.add_group({0, 2});
   room.submit(0, spec);
   const auto stranger = room.submit(1, spec);
-  EXPECT_EQ(stranger.at(0).error->text,
-            "allreduce 'w' of process set 1: rank 1 is no member; only ranks 0, 2 may submit it");
+  EXPECT_EQ(
+      stranger.at(0).error->text,
+      "allreduce 'w' of process set 1: rank 1 is not a member; only ranks 0, 2 may submit it");
   EXPECT_EQ(stranger[0].contributions.size(), 1u);
   EXPECT_EQ(room.submit(2, spec).at(0).verdict, Verdict::kRun);
 }
@@ -71,8 +72,8 @@ TEST(Attendance, EndsAJoinWithTheLastRankAndStartsAgain) {
   room.submit(1, allreduce("w"));
   EXPECT_TRUE(room.join(1).empty());
   EXPECT_EQ(room.submit(1, allreduce("v")).at(0).error->text,
-            "allreduce 'v': rank 1 has joined and takes part again when every rank has; submit it "
-            "after join() has returned");
+            "allreduce 'v': rank 1 has joined and takes no part until every rank has joined; "
+            "submit the operation after join() has returned");
   EXPECT_EQ(room.negotiator.joined(), std::vector<Rank>{1});
   const auto responses = room.join(0);
   ASSERT_EQ(responses.size(), 2u);

@@ -42,8 +42,8 @@ TEST(Fault, TellsAllThatTheRootsSplitsDoNotFit) {
   EXPECT_EQ(wrong.at(0).error->code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(wrong.at(0).error->rank, 1);
   EXPECT_EQ(wrong.at(0).error->text,
-            "scatter 'x': the splits of its root, rank 1, do not fit its tensor; the error there "
-            "says more");
+            "scatter 'x': the splits of its root, rank 1, do not fit its tensor; the error on that "
+            "rank says more");
   room.submit(0, spec, 0, {0, 0});
   EXPECT_EQ(room.submit(1, spec, 0, {3, 4}).at(0).verdict, Verdict::kRun);
 }
@@ -92,7 +92,7 @@ TEST(Fault, NamesTheRankThatHasNoMemoryForAGroup) {
   EXPECT_EQ(responses.at(0).error->code, ErrorCode::kSystem);
   EXPECT_EQ(responses[0].error->rank, 0);
   EXPECT_EQ(responses[0].error->text,
-            "add_process_set: rank 0 has no memory for what the ranks on its host share");
+            "add_process_set: rank 0 cannot allocate the memory that the ranks on its host share");
   EXPECT_EQ(responses[0].changed, nullptr);
   EXPECT_EQ(room.add_group({0, 2})->id, 1u);
 }
@@ -109,8 +109,8 @@ TEST(Fault, NamesTheRankThatHasNoMemoryForAPair) {
   const auto responses = room.handle(1, {.requests = {request}});
   EXPECT_EQ(responses.at(0).error->code, ErrorCode::kSystem);
   EXPECT_EQ(responses[0].error->text,
-            "send 'x' from rank 2 to rank 1: rank 1 has no memory for what the ranks on its host "
-            "share");
+            "send 'x' from rank 2 to rank 1: rank 1 cannot allocate the memory that the ranks on "
+            "its host share");
 }
 
 TEST(Fault, BoundsTheGroups) {
@@ -153,7 +153,7 @@ TEST(Fault, FailsForAllWhatNeedsARankThatHasJoined) {
       .name = "g", .kind = OpKind::kAllgather, .tensors = {{.shape = {kAnyRows}}}};
   EXPECT_EQ(room.submit(1, gather, 0, {1}).at(0).error->text,
             "allgather 'g': ranks 0, 2 have joined, and only a barrier and an allreduce by Sum or "
-            "Average go on without a rank; let every rank do it before it joins");
+            "Average go on without a rank; call other operations on every rank before join()");
   RequestSpec most = allreduce("m");
   most.op = ReduceOp::kMax;
   EXPECT_EQ(room.submit(1, most).at(0).error->code, ErrorCode::kUnsupported);

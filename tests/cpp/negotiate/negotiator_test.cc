@@ -282,8 +282,9 @@ TEST(Negotiator, DoesNotRemoveAGroupInWhichSomethingWaits) {
   spec.group = room.add_group({1})->id;
   spec.kind = OpKind::kBroadcast;
   spec.root = 0;
-  EXPECT_EQ(room.submit(1, spec).at(0).error->text,
-            "broadcast 'w' of process set 2: its root rank 0 is no member, as rank 1 is");
+  EXPECT_EQ(
+      room.submit(1, spec).at(0).error->text,
+      "broadcast 'w' of process set 2: its root rank 0 is not a member; the only member is rank 1");
   EXPECT_EQ(room.submit_all(2, {.kind = OpKind::kRemoveGroup, .removes = 1}).at(0).verdict,
             Verdict::kRun);
   // Its specs have lost their numbers: whoever uses one hears that the group is gone.

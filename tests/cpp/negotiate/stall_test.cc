@@ -28,7 +28,7 @@ TEST(StallReport, IsSilentBelowTheThreshold) {
 
 TEST(StallReport, NamesRankTimeAndTensor) {
   EXPECT_EQ(*report({stalled(allreduce("w"), {1}, 39)}),
-            "waiting for rank 1 since 61 s: allreduce 'w'; rank 1 has not submitted it. Check that "
+            "waiting for rank 1 for 61 s: allreduce 'w'; rank 1 has not submitted it. Check that "
             "every rank runs the same steps.");
 }
 
@@ -36,7 +36,7 @@ TEST(StallReport, GathersAHundredTensorsOfOneCauseIntoOneLine) {
   std::vector<StalledOp> waiting;
   for (int i = 0; i < 100; ++i) waiting.push_back(stalled(allreduce(std::to_string(i)), {1}, 39));
   EXPECT_EQ(*report(waiting),
-            "waiting for rank 1 since 61 s: allreduce '0', '1' and 98 more; rank 1 has not "
+            "waiting for rank 1 for 61 s: allreduce '0', '1' and 98 more; rank 1 has not "
             "submitted them. Check that every rank runs the same steps.");
 }
 
@@ -44,8 +44,8 @@ TEST(StallReport, HasALineForEachSetOfMissingRanks) {
   const RequestSpec barrier{.kind = OpKind::kBarrier};
   EXPECT_EQ(*report({stalled(allreduce("a"), {1, 2}, 30), stalled(allreduce("young"), {0}, 90),
                      stalled(allreduce("b"), {0}, 20), stalled(barrier, {1, 2}, 35, 4)}),
-            "waiting for rank 0 since 80 s: allreduce 'b'; rank 0 has not submitted it.\n"
-            "waiting for ranks 1, 2 since 70 s: allreduce 'a', barrier without a name (call 4); "
+            "waiting for rank 0 for 80 s: allreduce 'b'; rank 0 has not submitted it.\n"
+            "waiting for ranks 1, 2 for 70 s: allreduce 'a', barrier without a name (call 4); "
             "ranks 1, 2 have not submitted them. Check that every rank runs the same steps.");
 }
 

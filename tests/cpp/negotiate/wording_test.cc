@@ -115,12 +115,12 @@ TEST(MismatchText, NamesThePlaceOfTheData) {
   RequestSpec arena = allreduce("w");
   arena.in_arena = true;
   arena.arena_bytes = 64;
-  EXPECT_NE(mismatch_of({allreduce("w"), arena}).find("rank 1 has gradients in the arena"),
+  EXPECT_NE(mismatch_of({allreduce("w"), arena}).find("rank 1 has tensors in the arena"),
             std::string::npos);
   RequestSpec longer = arena;
   longer.arena_bytes = 128;
   EXPECT_EQ(mismatch_of({arena, longer}),
-            "allreduce 'w': sizes of the memory differ: rank 0 has 64 bytes, rank 1 has 128 bytes; "
+            "allreduce 'w': bytes in the arena differ: rank 0 has 64 bytes, rank 1 has 128 bytes; "
             "submit the same tensors in the same order on every rank");
 }
 

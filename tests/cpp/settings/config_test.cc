@@ -50,14 +50,14 @@ TEST(Config, EveryStartersVariablesAreUnderstood) {
 TEST(Config, ALocalRankThatContradictsTheRankIsRefused) {
   std::map<std::string, std::string> variables = {
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
-  EXPECT_NE(read(variables).error().text.find("LOCAL_RANK is 1 for rank 0 of 2, which are all on "
-                                              "this host; set it to the rank, or say how many"),
+  EXPECT_NE(read(variables).error().text.find("LOCAL_RANK is 1 for rank 0 of 2, and all ranks are "
+                                              "on this host; set it to the rank, or say how many"),
             std::string::npos)
       << read(variables).error().text;
   variables = {{"RANK", "3"},           {"WORLD_SIZE", "4"},       {"LOCAL_WORLD_SIZE", "2"},
                {"GROUP_RANK", "1"},     {"GROUP_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"},
                {"MASTER_PORT", "29500"}};
-  EXPECT_NE(read(variables).error().text.find("set LOCAL_RANK, from 0 on within each host"),
+  EXPECT_NE(read(variables).error().text.find("set LOCAL_RANK to count from 0 within each host"),
             std::string::npos)
       << read(variables).error().text;
 }
@@ -396,7 +396,7 @@ TEST(Config, GlooWarnsUnlessItsNetworkIsTrusted) {
     auto gloo = ranks_on(hosts, "CIRANDA_CPU_OPERATIONS", "gloo");
     const auto config = read(gloo);
     ASSERT_EQ(config.value().warnings.size(), 1u);
-    const std::string who = hosts == 1 ? "any user of this host" : "whoever reaches a port";
+    const std::string who = hosts == 1 ? "any user of this host" : "everyone who reaches a port";
     EXPECT_NE(config.value().warnings[0].find(who), std::string::npos);
     gloo["CIRANDA_TRUSTED_NETWORK"] = "1";
     EXPECT_TRUE(read(gloo).value().warnings.empty());

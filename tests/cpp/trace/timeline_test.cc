@@ -119,7 +119,7 @@ TEST(Timeline, ABadPathIsAnErrorThatNamesIt) {
   const std::string pipe = in_folder("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   ASSERT_TRUE(timeline.start(pipe).ok());
-  EXPECT_NE(timeline.stop().error().text.find("it is no file"), std::string::npos);
+  EXPECT_NE(timeline.stop().error().text.find("it is not a regular file"), std::string::npos);
   std::remove(pipe.c_str());
 }
 

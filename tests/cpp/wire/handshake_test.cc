@@ -151,9 +151,9 @@ TEST(Handshake, TellsAStrangerNothingButRandomBytes) {
   Bytes guess(kProofBytes, std::byte{0});
   const Status status = feed(server, guess, out, whole);
   ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().text,
-            "a caller that says it is rank 2 does not hold this job's key, or repeats what it "
-            "overheard");
+  EXPECT_EQ(
+      status.error().text,
+      "a caller that says it is rank 2 does not hold this job's key, or replays recorded bytes");
   EXPECT_TRUE(out.empty());
   EXPECT_EQ(server.wanted(), 0u);
 }
@@ -171,7 +171,7 @@ TEST(Handshake, RefusesAnotherKeyOnBothSides) {
   Bytes answer(sizeof(Nonce) + kWelcomeBytes, std::byte{1});
   const Status status = feed(misled, answer, out, whole);
   ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().text, "who answers for rank 0 does not hold this job's key");
+  EXPECT_EQ(status.error().text, "the process that answers as rank 0 does not hold this job's key");
   EXPECT_EQ(out.size(), kProofBytes) << "its proof is of no use to them";
   EXPECT_FALSE(misled.session().has_value());
 }
@@ -292,8 +292,8 @@ TEST(Handshake, RefusesARankThatCannotBe) {
   Hello hello = kHello;
   hello.from = 4;
   EXPECT_EQ(refusal_of(hello, keys_of()),
-            "a caller that says it is rank 4 is none of this job's 4 ranks; start every rank with "
-            "the same size");
+            "a caller that says it is rank 4 is not one of this job's 4 ranks; start every rank "
+            "with the same size");
   hello = kHello;
   hello.to = 3;
   EXPECT_EQ(refusal_of(hello, keys_of()),
@@ -307,8 +307,8 @@ TEST(Handshake, RefusesARankThatCannotBe) {
   Bytes bytes = copy_of(ClientHandshake(keys_of(), hello).hello());
   bytes[32] = std::byte{2};  // from
   EXPECT_EQ(refusal_of(bytes, keys_of(), side),
-            "a caller says it is rank 2, which is this rank: it started twice, or its own bytes "
-            "come back");
+            "a caller says it is rank 2, which is this rank: this rank was started twice, or its "
+            "own bytes came back");
 }
 
 // Worker 1 calls server 1, whose job has a rank 1 nowhere.

@@ -66,7 +66,7 @@ TEST(HostTableBuilder, ARankOfALargerJobIsNone) {
   const std::vector<Introduction> foreign = {rank(3, 4)};
   const Status refused = HostTableBuilder(3).enter(foreign);
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().text.find("none of this job's 3 ranks"), std::string::npos);
+  EXPECT_NE(refused.error().text.find("not one of this job's 3 ranks"), std::string::npos);
 }
 
 }  // namespace

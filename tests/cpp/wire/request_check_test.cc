@@ -125,8 +125,8 @@ TEST(Limits, RefuseAChangeOfMembershipThatIsMoreThanThat) {
   EXPECT_EQ(refusal({.kind = OpKind::kAddGroup, .members = {kRanksMax}}),
             "add_process_set: rank 4096 exceeds the limit of 4095");
   EXPECT_EQ(refusal({.kind = OpKind::kRemoveGroup}),
-            "remove_process_set: the process set of all ranks stays");
-  EXPECT_EQ(refusal({.kind = OpKind::kJoin, .group = 3}), "join: it is for all ranks to submit");
+            "remove_process_set: the process set of all ranks cannot be removed");
+  EXPECT_EQ(refusal({.kind = OpKind::kJoin, .group = 3}), "join: all ranks must submit it");
   EXPECT_EQ(refusal({.name = "x", .kind = OpKind::kJoin}), "join 'x': it takes no name");
   EXPECT_EQ(refusal({.kind = OpKind::kJoin, .tensors = {{}}}), "join: it takes no tensor");
   EXPECT_EQ(refusal({.name = "x", .tensors = {{}}, .members = {1}}),
@@ -148,20 +148,20 @@ TEST(Limits, RefuseABackendWhereItMeansNothing) {
                      .tensors = {{}}}),
             "");
   EXPECT_EQ(refusal({.name = "x", .in_arena = true, .backend = BackendId::kNccl, .tensors = {{}}}),
-            "allreduce 'x': the arena is no memory of a GPU");
+            "allreduce 'x': the arena is not GPU memory");
   EXPECT_EQ(refusal({.name = "x", .in_arena = true, .arena_bytes = 3, .tensors = {{}}}),
             "allreduce 'x': its arena memory ends within an element");
   EXPECT_EQ(refusal({.name = "x", .in_arena = true, .arena_bytes = 4, .tensors = {{}, {}}}),
             "allreduce 'x': its arena tensors are larger than its memory there");
   EXPECT_EQ(refusal({.name = "x", .arena_bytes = 4, .tensors = {{}}}),
-            "allreduce 'x': only arena tensors have bytes there");
+            "allreduce 'x': only arena tensors have bytes in the arena");
   EXPECT_EQ(refusal({.name = "b", .kind = OpKind::kBarrier, .backend = BackendId::kNccl}),
             "barrier 'b': it moves no data, so nccl has no part in it");
   EXPECT_EQ(refusal({.name = "x",
                      .wire_dtype = DType::kFloat16,
                      .backend = BackendId::kGloo,
                      .tensors = {{}}}),
-            "allreduce 'x': gloo has no wire dtype, and it is float16");
+            "allreduce 'x': gloo takes no wire dtype, but the operation has float16");
 }
 
 TEST(Limits, RefuseAWireDtypeWhereItMeansNothing) {
@@ -190,8 +190,7 @@ TEST(Limits, RefuseStreamsWhereTheyMeanNothing) {
   EXPECT_EQ(refusal({.name = "w", .streams = kPairStreamsMax, .tensors = {floats}}), "");
   EXPECT_EQ(refusal({.name = "w", .streams = kPairStreamsMax + 1, .tensors = {floats}}),
             "allreduce 'w': streams 65 exceeds the limit of 64");
-  const std::string others =
-      "only an allreduce by ciranda's own backend says over how many streams it goes";
+  const std::string others = "only an allreduce by ciranda's own backend takes a number of streams";
   EXPECT_EQ(refusal({.name = "w", .backend = BackendId::kNccl, .tensors = {floats}}),
             "allreduce 'w': " + others);
   EXPECT_EQ(refusal({.name = "w", .kind = OpKind::kReducescatter, .tensors = {floats}}),

@@ -181,8 +181,8 @@ TEST(SealedDataHeader, TellsAnyOtherPayload) {
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.error().code, ErrorCode::kMalformed);
   EXPECT_EQ(found.error().text,
-            "message 7 was changed on its way, or by its own rank while that sent it: its tag does "
-            "not fit");
+            "message 7 was changed on its way, or its sender changed the memory while it was sent: "
+            "its tag does not fit");
 }
 
 TEST(SealedDataHeader, IsNoFrameThatWasSealedWithTheSameKey) {

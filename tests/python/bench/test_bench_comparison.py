@@ -77,11 +77,11 @@ def test_rows_of_one_side_only_are_named() -> None:
 def test_another_machine_is_said_and_other_versions_too() -> None:
     other = make_record(cpu="another", torch="1")
     first, second = comparison.differences(other, make_record())
-    assert (
-        first
-        == "The base is another machine's: cpu another there and one here; the ratios say little."
+    assert first == (
+        "The base was measured on another machine: cpu another there and one here; the ratios say "
+        "little."
     )
-    assert second == "Not the same: torch 1 there and 2 here."
+    assert second == "The versions differ: torch 1 there and 2 here."
     assert comparison.differences(make_record(), make_record()) == []
 
 

@@ -102,18 +102,18 @@ assert not {"torch", "matplotlib", "mpi4py"} & set(sys.modules)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-H", "node1:2"], "-H: bench measures one host"),
+        (["-H", "node1:2"], "-H: bench measures this host"),
         (["-np", "0"], "-np must be 1 to 256 ranks, not 0"),
-        (["--two-hosts", "-np", "1"], "--two-hosts needs -np 2 or more, a rank on each"),
+        (["--two-hosts", "-np", "1"], "--two-hosts needs -np 2 or more, a rank for each host"),
         (["--two-hosts", "--device", "cuda"], "--two-hosts measures with --device cpu only"),
         (["--rounds", "0"], "--rounds must be at least 1, not 0"),
         (["--op", "allreduce,reduce"], "--op: there is no 'reduce'"),
         (["--backends", "nccl"], "--backends: there is no 'nccl'; there are shm, ring, gloo"),
-        (["--backends", "ring"], "--backends ring: joins hosts, and here is one"),
+        (["--backends", "ring"], "--backends ring: joins hosts, and this is one host"),
         (["--backends", "none", "--peers", "none"], "there is nothing to measure"),
         (["--min-bytes", "8", "--max-bytes", "4"], "--min-bytes 8 is more than --max-bytes 4"),
         (["--factor", "1"], "--factor must be at least 2, not 1"),
-        (["--fail-below", "0.9"], "--fail-below goes with --compare"),
+        (["--fail-below", "0.9"], "--fail-below needs --compare"),
         (["--compare", "no.json"], "--compare no.json: No such file or directory"),
         (["--json", "no/such/out.json"], "--json no/such/out.json: there is no such folder"),
         (["--max-bytes", "16G"], "give a smaller --max-bytes"),
@@ -214,7 +214,7 @@ def test_a_slower_run_without_a_limit_is_only_shown(
     result = bench("--compare", base)
     assert result.exit_code == 0
     assert "0.50 (0.50-0.50)" in result.stdout
-    assert "The base is another machine's: cpu another there" in result.stdout
+    assert "The base was measured on another machine: cpu another there" in result.stdout
 
 
 def test_wrong_elements_are_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:

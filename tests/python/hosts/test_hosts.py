@@ -255,4 +255,4 @@ def test_a_host_on_which_nobody_waits_shows_where_its_ranks_are(
         assert "in lost_in_thought\n" in said, said
     found.touch()
     for text in outputs(ranks)[:2]:
-        assert "waiting for ranks 2, 3 since" in text, text
+        assert "waiting for ranks 2, 3 for" in text, text

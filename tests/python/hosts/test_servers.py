@@ -147,7 +147,7 @@ def test_who_has_another_key_is_turned_away(job: Callable[..., Job], tmp_path: P
     )
     (text,) = outputs([worker])
     assert "server 0 could not be reached in time" in text
-    assert "may be of another job" in text
+    assert "may belong to another job" in text
     # It serves on.
     assert_trained([made.start_worker(0, "sync", "2")], 2)
     (said,) = outputs(list(made.servers.values()))

@@ -105,9 +105,9 @@ def test_plain_torch_and_other_servers_go_on_with_it(launcher, checkpoints, tmp_
 
 def test_what_does_not_fit_is_refused(launcher, checkpoints, tmp_path):
     model, optimizer = plain_model()
-    with pytest.raises(InvalidArgumentError, match="no whole checkpoint in"):
+    with pytest.raises(InvalidArgumentError, match="no complete checkpoint in"):
         ps.load_checkpoint(tmp_path)
-    with pytest.raises(InvalidArgumentError, match="an optimizer needs the model"):
+    with pytest.raises(InvalidArgumentError, match="give the model too"):
         ps.load_checkpoint(checkpoints, optimizer=optimizer)
     with pytest.raises(InvalidArgumentError, match=r"the model has no parameter '2\.weight'"):
         ps.load_checkpoint(checkpoints, torch.nn.ReLU())
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused(launcher, checkpoints, tmp_path):
             "is sgd with momentum, and the",
         ),
         (torch.optim.Adam(model.parameters(), amsgrad=True), "is adam with amsgrad, and the"),
-        (torch.optim.NAdam(model.parameters()), "NAdam is none of SGD, Adam"),
+        (torch.optim.NAdam(model.parameters()), "NAdam is not one of SGD, Adam"),
     ):
         with pytest.raises(InvalidArgumentError, match=why):
             ps.load_checkpoint(checkpoints, model, wrong, strict=False)

@@ -103,11 +103,13 @@ def test_an_evaluator_that_fails_ends_the_job(run):
 
 def test_wrong_use_is_a_sentence(launcher, tmp_path):
     model = torch.nn.Linear(1, 1)
-    with pytest.raises(InvalidArgumentError, match="this process is no evaluator; start one by"):
+    with pytest.raises(
+        InvalidArgumentError, match="this process is not an evaluator; start one by"
+    ):
         ps.evaluate(model, lambda: 0.0)
     curve = tmp_path / "curve.csv"
     curve.write_text("when,what\n1,2\n")
-    with pytest.raises(InvalidArgumentError, match=r"curve\.csv is no curve of an evaluator"):
+    with pytest.raises(InvalidArgumentError, match=r"curve\.csv is not a curve of an evaluator"):
         ps.evaluate(model, lambda: 0.0, tmp_path)
     done = launcher.run("-np", "1", "--ps", "1", "--evaluator", "true")
     assert done.returncode == 2

@@ -225,7 +225,7 @@ def test_the_tail_shows_bars_as_a_terminal_would():
 
 
 def lost(after):
-    return [LostHost("node1", (2, 3), "nothing was heard of it for 3 s", after)]
+    return [LostHost("node1", (2, 3), "its agent has sent nothing for 3 s", after)]
 
 
 def test_a_lost_host_is_the_cause_although_ranks_noticed_it_first():
@@ -234,7 +234,7 @@ def test_a_lost_host_is_the_cause_although_ranks_noticed_it_first():
     verdict = judge(Evidence(4, ends, reports, lost_hosts=lost(after=1)), Reason.FAILED)
     assert (verdict.culprit, verdict.exit_code) == (None, 1)
     assert verdict.cause == (
-        "the host node1 was lost, and with it ranks 2, 3: nothing was heard of it for 3 s"
+        "the host node1 was lost, and with it ranks 2, 3: its agent has sent nothing for 3 s"
     )
     assert (verdict.victims, verdict.ended) == ((0,), (1,))
 

@@ -128,14 +128,14 @@ def test_functions_of_a_spawned_program_travel_too(call):
 
 def test_without_cloudpickle_a_spawned_program_is_told(call):
     result = call(SPAWNED, hide="cloudpickle")
-    assert "run(): 'scaled' is in no module that ranks can import; " in result.stderr
+    assert "run(): 'scaled' is not in a module that ranks can import; " in result.stderr
 
 
 def test_without_cloudpickle_they_are_refused_with_a_way_out(call):
     result = call("def own(): pass\nciranda.run(own, np=2)", hide="cloudpickle")
     assert result.stderr.splitlines()[-1] == (
-        "ciranda.errors.InvalidArgumentError: run(): 'own' is in no module that ranks can import; "
-        "pip install cloudpickle, or move it into a module"
+        "ciranda.errors.InvalidArgumentError: run(): 'own' is not in a module that ranks can "
+        "import; pip install cloudpickle, or move it into a module"
     )
 
 

@@ -192,8 +192,8 @@ def test_a_file_of_knobs_stands_behind_the_command_line(launcher):
     (launcher.folder / "knobs.yaml").write_text(KNOBS)
     result = launcher.run("-np", "1", "--config-file", "knobs.yaml", "--cache-capacity", "8", "env")
     assert result.stderr.splitlines() == [
-        "ciranda run: knobs.yaml: params.colour is no knob of horovodrun, and is left out",
-        "ciranda run: knobs.yaml: 'other' is no section of knobs, and is left out",
+        "ciranda run: knobs.yaml: params.colour is not a knob of horovodrun and is ignored",
+        "ciranda run: knobs.yaml: 'other' is not a section of knobs and is ignored",
         "ciranda run: --cycle-time-ms: there are no cycles, an operation starts at once",
     ]
     found = variables(result)
@@ -216,7 +216,7 @@ def test_a_file_of_knobs_stands_behind_the_command_line(launcher):
         ("- a\n- b", "k.yaml: expected sections of knobs"),
         ("params: {cache_capacity: [8]}", "params.cache_capacity: expected one value, not a list"),
         ("[" * 5000, "k.yaml: it is nested too deep for a file of knobs"),
-        ("params:\n  a: b: c", "k.yaml, line 2: this is no YAML"),
+        ("params:\n  a: b: c", "k.yaml, line 2: this is not YAML"),
     ],
 )
 def test_a_bad_file_of_knobs_costs_one_sentence(launcher, text, words):
@@ -233,8 +233,8 @@ def test_without_pyyaml_a_file_of_knobs_costs_one_sentence(launcher):
     launcher.environment["PYTHONPATH"] = f"{launcher.folder}:{launcher.environment['PYTHONPATH']}"
     result = launcher.run("-np", "1", "--config-file", "k.yaml", "true")
     assert result.stderr.splitlines()[-1] == (
-        "Error: --config-file k.yaml: PyYAML reads it, and is not installed; pip install PyYAML, "
-        "or write the options out"
+        "Error: --config-file k.yaml: reading it needs PyYAML, which is not installed; pip "
+        "install PyYAML, or give the options on the command line"
     )
 
 

@@ -112,8 +112,8 @@ def test_a_mistake_costs_one_sentence(text, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "hosts: no host in it; write one a line, such as: node1 slots=2"),
-        ("# a\n\n", "hosts: no host in it"),
+        ("", "hosts: it names no host; write one host a line, such as: node1 slots=2"),
+        ("# a\n\n", "hosts: it names no host"),
         ("a\nb slots=x", "hosts, line 2: the slots 'x' in 'slots=x' must be a number"),
         ("a slots", "hosts, line 1: 'slots' is not understood; write host slots=N"),
         ("a slots = 2", "hosts, line 1: 'slots' is not understood"),

@@ -192,7 +192,7 @@ def test_a_key_file_must_be_private_and_whole(tmp_path, key_file):
     for path in (short, long, tmp_path / "pipe"):
         path.chmod(0o600)
     for path, words in [
-        (loose, "can be read or written by others"),
+        (loose, "can be read or written by other users"),
         (short, "does not hold exactly 32 bytes"),
         (long, "does not hold exactly 32 bytes"),
         (tmp_path / "pipe", "is not a regular file"),

@@ -109,14 +109,14 @@ def test_what_is_not_there_or_another_jobs_is_not_gone_on_with(launcher, tmp_pat
         return done.stderr
 
     job = ("-np", "1", "--ps", "1")
-    nothing = f"there is nothing to go on with in {tmp_path}/state/server-0: a job that has ended"
+    nothing = f"there is no state to resume in {tmp_path}/state/server-0: a job leaves no state"
     assert nothing in refusal(*job, "--resume")
     refusal(*job)
-    assert "', which takes it up with --resume; name another folder, or" in refusal(*job)
-    other = "it is of server 0 of 1 with 1 workers, and this one is server 0 of "
+    assert "'; give --resume to continue it; name another folder, or" in refusal(*job)
+    other = "it belongs to server 0 of 1 with 1 workers, and this server is server 0 of "
     assert other + "1 with 2" in refusal("-np", "2", "--ps", "1", "--resume")
     assert other + "2 with 1" in refusal("-np", "1", "--ps", "2", "--resume")
-    model = "worker 0 trains something else than those before it: parameter 'x' is [5] instead of"
+    model = "worker 0 trains another model than the workers before it: parameter 'x' is [5] instead"
     assert model in refusal(*job, "--resume", size="5")
     done = launcher.run("-np", "1", "--ps", "1", "--resume", unfinished, "4")
     assert done.returncode == 2

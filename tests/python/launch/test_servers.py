@@ -145,7 +145,10 @@ def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path, num
     again = f"ciranda: server 1 was ended by {words}; it is started again, 1 of 1"
     assert again in done.stderr
     assert "[s1] ciranda-ps: server 1 goes on from version 1" in done.stderr
-    missed = f"server 1 of 2 was ended by SIGTERM while it has workers; what it held is in {state}"
+    missed = (
+        "server 1 of 2 was ended by SIGTERM while it has workers; its parameters and state are "
+        f"in {state}"
+    )
     assert (missed in done.stderr) == (number == "SIGTERM")
     assert sorted(path.name for path in state.iterdir()) == ["server-0", "server-1"]
     assert not list(state.glob("*/*"))
@@ -161,8 +164,9 @@ def test_a_server_that_is_ended_and_kept_nothing_ends_the_job_at_once(launcher, 
         assert done.returncode == 128 + signal.SIGTERM
         assert "culprit     server 1 on" in done.stderr
         assert "Terminated, SIGTERM (15)" in done.stderr
-        missed = "server 1 of 2 was ended by SIGTERM while it has workers; what it held is "
-        assert missed + ("in " if options else "gone; to let another one go on") in done.stderr
+        missed = "server 1 of 2 was ended by SIGTERM while it has workers; its parameters and state"
+        end = " are in " if options else " are gone; to let another server"
+        assert missed + end in done.stderr
 
 
 def test_a_state_of_another_job_is_refused(launcher, tmp_path):
@@ -180,7 +184,7 @@ def test_a_state_of_another_job_is_refused(launcher, tmp_path):
     done = launcher.run(*options, script)
     assert done.returncode == 1
     assert f"the snapshot {tmp_path}/server-0/snapshot-" in done.stderr
-    assert "cannot be used: it is of job '" in done.stderr
+    assert "cannot be used: it belongs to job '" in done.stderr
     assert "name another folder, or remove what is in this one" in done.stderr
 
 
@@ -383,12 +387,12 @@ def test_servers_that_were_started_by_hand_are_told_to_the_ranks(launcher):
     [
         ([], "--workers is missing"),
         (["--workers", "two"], "--workers must be a whole number from 1 to 256, not 'two'"),
-        (["--workers", "2", "--server", "1"], "--server 1 is none of 1 servers"),
+        (["--workers", "2", "--server", "1"], "--server 1 is not one of 1 servers"),
         (["--workers", "2"], "--listen HOST:PORT and --key-file FILE are missing"),
-        (["--workers", "2", "--key-file", "key"], "go together"),
-        (["--workers", "2", "--listen", "127.0.0.1:20000"], "go together"),
+        (["--workers", "2", "--key-file", "key"], "must be given together"),
+        (["--workers", "2", "--listen", "127.0.0.1:20000"], "must be given together"),
         (["--workers", "2", "--listen", "here", "--key-file", "key"], "expected HOST:PORT"),
-        (["--workers", "2", "--colour"], "'--colour' is not understood"),
+        (["--workers", "2", "--colour"], "'--colour' is not an option"),
         (["--workers", "2", "more"], "'more' is not understood"),
     ],
 )

@@ -58,8 +58,9 @@ def test_launchers_of_one_step_that_know_nothing_of_each_other_are_refused():
     with pytest.raises(LaunchError) as refused:
         allocated_hosts({**ALLOCATION, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"})
     assert str(refused.value) == (
-        "srun has started several launchers (SLURM_STEP_NUM_TASKS is '2'), each a job of its own; "
-        "for one job start one without srun, or one on each node with --no-ssh"
+        "srun has started several launchers (SLURM_STEP_NUM_TASKS is '2'), and each would start "
+        "its own job; for one job start one launcher without srun, or one on each node with "
+        "--no-ssh"
     )
 
 

@@ -157,7 +157,7 @@ def test_what_is_wrong_on_the_other_side_is_told_apart(make_network, interpreter
     [
         ("Welcome!\nConnection timed out during banner exchange\n", "no answer within 5 s"),
         ("kex_exchange_identification: Connection closed\n", "ssh failed: kex_exchange_identi"),
-        ("", "ssh failed: without a word"),
+        ("", "ssh failed: ssh said nothing"),
         ("x\x1b[2J" * 100, "ssh failed: x[2Jx[2J"),
     ],
 )

@@ -138,20 +138,20 @@ def test_wrong_use_is_a_sentence(run, launcher):
     done = run(main=refused, in_task=late)
     assert done.returncode == 1
     for sentence in (
-        "rank: this process is the coordinator and no rank; ask for it in a task",
-        "trainer: each worker has one, and this process is the coordinator",
+        "rank: this process is the coordinator, not a rank; call this function in a task",
+        "trainer: each worker makes its own value, and this process is the coordinator",
         "ps.average: this process is the coordinator, which trains nothing",
         "is no task; decorate the function with @ps.task",
-        "the arguments of task push have to be what JSON has",
-        "bytes, and at most 65536 are possible; pass large data through files",
+        "the arguments of task push must be JSON values",
+        "bytes; the limit is 65536; pass large data through files",
         "broadcast_parameters: this process is the coordinator, which trains nothing",
     ):
         assert sentence in done.stdout, sentence
-    assert "DistributedOptimizer: workers begin with it before their first task" in done.stderr
+    assert "DistributedOptimizer: workers make it before their first task" in done.stderr
 
     done = run(main="    pass", mode="ps.Sync()")
     assert done.returncode == 1
-    assert "would wait for others, which may have no task; use a mode in which" in done.stderr
+    assert "would wait for other workers, which may have no task; use a mode" in done.stderr
     done = launcher.run("-np", "1", "--coordinator", "true")
     assert done.returncode == 2
     assert "--coordinator goes with --ps, for its workers' parameters" in done.stderr
@@ -178,13 +178,13 @@ def test_nobody_waits_for_who_does_not_take_part(launcher):
     )
     done = launcher.run("-np", "1", "--ps", "1", "--coordinator", str(program))
     assert done.returncode == 1
-    assert "all workers have left, and task 1 is not done; they have to call" in done.stderr
+    assert "all workers have left, but task 1 is not done; every worker must call" in done.stderr
 
 
 def test_tasks_have_names():
-    with pytest.raises(InvalidArgumentError, match="lambda> is no function of a module"):
+    with pytest.raises(InvalidArgumentError, match="lambda> is not a function of a module"):
         ps.task(lambda: 1)
-    with pytest.raises(InvalidArgumentError, match="name must be a text, not ''"):
+    with pytest.raises(InvalidArgumentError, match="name must be a string, not ''"):
         ps.task(name="")(run_nothing)
     assert ps.task(name="one")(lambda: 1)() == 1
     with pytest.raises(

@@ -439,7 +439,8 @@ void errors_say_what_to_do() {
   require_error("root_rank 9 is not a rank", [&] { ciranda::broadcast_parameters(*model, 9); });
   if (ciranda::size() == 1) return;
   require_error(
-      "shared_step='host' is not possible: torch::optim::LBFGS is none of SGD, Adam, AdamW", [&] {
+      "shared_step='host' is not possible: torch::optim::LBFGS is not one of SGD, Adam, AdamW",
+      [&] {
         DistributedOptimizer optimizer(torch::optim::LBFGS(model->parameters()),
                                        model->named_parameters(),
                                        {.shared_step = SharedStepMode::kHost});
@@ -558,7 +559,8 @@ void a_process_set_works_among_its_members() {
     ciranda::barrier(odd);
   } else {
     const std::string text =
-        "rank " + std::to_string(rank) + " is no member of process set 1; only its members call it";
+        "rank " + std::to_string(rank) +
+        " is not a member of process set 1; only its members may submit operations of the set";
     require_error(text, [&] { ciranda::allreduce_(layer->weight, {}, "", odd); });
     require_error("DistributedOptimizer: " + text, [&] {
       DistributedOptimizer optimizer(torch::optim::SGD(layer->parameters(), 0.1),
@@ -613,7 +615,7 @@ void two_sets_train_as_two_processes() {
     const ProcessSet other = ciranda::add_process_set({3 - first[1], 3});
     const ProcessSet mine = one.included() ? one : other;
     if (earlier.id() != 0) {
-      require_error("is of an earlier job", [&] { ciranda::barrier(earlier); });
+      require_error("belongs to an earlier job", [&] { ciranda::barrier(earlier); });
     }
     earlier = mine;
     if (one.included())

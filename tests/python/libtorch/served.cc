@@ -111,7 +111,7 @@ void rounds() {
     DistributedOptimizer of_ranks(torch::optim::SGD(net->parameters(), 0.1),
                                   net->named_parameters());
   });
-  require_error("cannot take one over yet", [&] {
+  require_error("cannot load one yet", [&] {
     std::stringstream again;
     torch::save(optimizer, again);
     torch::load(optimizer, again);

@@ -338,7 +338,7 @@ def refuses() -> None:
         with pytest.raises(InvalidArgumentError, match=why):
             table(ids)
     assert table(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 2)
-    with pytest.raises(InvalidArgumentError, match="comes after DistributedOptimizer"):
+    with pytest.raises(InvalidArgumentError, match="was made after DistributedOptimizer"):
         ps.Embedding(10, 2, lr=0.1, name="late")
     with pytest.raises(InvalidArgumentError, match="cannot be copied or pickled"):
         copy.deepcopy(table)

@@ -210,14 +210,14 @@ def refuses(case: str) -> None:
     part = layer(name="part")
     if case == "modes":
         for options, why in (
-            ({"ps": ps.Sync()}, "'part': its pushes count at once"),
-            ({"max_grad_norm": 1.0}, "pass no max_grad_norm"),
+            ({"ps": ps.Sync()}, "'part': its pushes take effect at once"),
+            ({"max_grad_norm": 1.0}, "leave out max_grad_norm"),
         ):
             with pytest.raises(InvalidArgumentError, match=why):
                 wrapped(head, **options)
         return
     optimizer = wrapped(head)
-    with pytest.raises(InvalidArgumentError, match="comes after DistributedOptimizer"):
+    with pytest.raises(InvalidArgumentError, match="was made after DistributedOptimizer"):
         layer()
     for what, why in (
         (lambda: copy.deepcopy(part), "cannot be copied or pickled"),

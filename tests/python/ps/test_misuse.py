@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "option": (lambda: make(op=cr.Sum), "op is for ranks that reduce gradients among themselves"),
     "optimizer": (
         lambda: make(torch.optim.Adamax),
-        "cannot make the step, because Adamax is none of SGD, Adam, AdamW, Adagrad, RMSprop, "
+        "cannot make the step, because Adamax is not one of SGD, Adam, AdamW, Adagrad, RMSprop, "
         "Lion; choose a mode with update_on='worker'",
     ),
     "momentum": (
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "momentum of SSP": (lambda: make(momentum(0.9), ps=ps.SSP(3)), "momentum 0.9"),
     "backups": (
         lambda: make(ps=ps.Sync(backup_workers=2)),
-        "Sync(backup_workers=2) waits for none of 2 workers",
+        "Sync(backup_workers=2) would wait for none of the 2 workers",
     ),
     "ahead": (
         lambda: make(ps=ps.Async(update_on="worker", ahead=1)),
@@ -146,8 +146,8 @@ def test_what_cannot_be_is_refused(refused: list[dict[str, str]], what: str) -> 
     [
         (lambda: ps.Async(ahead=2), "ahead must be 0 or 1"),
         (lambda: ps.Async(policy="keep"), "policy must be"),  # type: ignore[arg-type]
-        (lambda: ps.Async(max_staleness=3), "need each other"),
-        (lambda: ps.Async(policy="drop"), "need each other"),
+        (lambda: ps.Async(max_staleness=3), "must be given together"),
+        (lambda: ps.Async(policy="drop"), "must be given together"),
         (lambda: ps.Async(policy="drop", max_staleness=-1), "whole number of at least 0"),
         (lambda: ps.SSP(-1), "SSP: staleness must be a whole number"),
         (lambda: ps.Sync(backup_workers=0.5), "Sync: backup_workers must be"),  # type: ignore[arg-type]
@@ -178,9 +178,9 @@ def later_refusals() -> dict[str, str]:
 
 def test_what_servers_do_not_see_is_refused() -> None:
     (answers,) = values_of(run_ranks(later_refusals, 1, servers=1))
-    assert "cannot take one over yet" in answers["load"]
+    assert "cannot load one yet" in answers["load"]
     assert "state_dict() fetches a copy" in answers["state"]
-    assert "give the optimizer all of them before" in answers["group"]
+    assert "give it all parameters before that" in answers["group"]
     assert "the parameters of one optimizer" in answers["second"]
     assert (
         "parameter 'bias' was written to, moved or converted outside of step()"
@@ -227,7 +227,7 @@ def test_who_trains_something_else_hears_both_values_and_harms_nobody() -> None:
         ),
         strict=True,
     ):
-        assert "trains something else than those before it: " + difference in error
+        assert "trains another model than the workers before it: " + difference in error
 
 
 def in_a_fork() -> list[Any]:
@@ -252,7 +252,7 @@ def in_a_fork() -> list[Any]:
 def test_a_forked_child_is_no_worker() -> None:
     ((text, same),) = values_of(run_ranks(in_a_fork, 1, servers=1))
     assert text.startswith("0 ")
-    assert "this process was forked from a rank and is none itself" in text
+    assert "this process was forked from a rank and is not a rank itself" in text
     assert same
 
 

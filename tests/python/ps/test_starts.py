@@ -121,7 +121,8 @@ def waits_for_worker_0() -> None:
 
 def test_who_waits_says_for_whom() -> None:
     of_server = (
-        r"ciranda-ps: server 0 has waited \d+ s for worker 0, whose parameters are the first"
+        r"ciranda-ps: server 0 has waited \d+ s for worker 0, whose parameters the servers begin "
+        "with"
     )
     of_worker = r"ciranda: worker 1 has waited \d+ s for server 0 to have the first parameters"
     with start_ranks(waits_for_worker_0, 2, servers=1) as job:

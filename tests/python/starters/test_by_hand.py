@@ -127,7 +127,7 @@ def test_two_jobs_with_one_port_do_not_exchange_ranks(by_hand: ByHand) -> None:
     assert said["A", 0] == said["A", 1] == "with ['A', 'A']\n"
     assert "rank 1 (pid" in said["B", 1]
     assert "was started by another command than rank 0" in said["B", 1]
-    assert "give each job a MASTER_PORT of its own" in said["B", 1]
+    assert "give each job its own MASTER_PORT" in said["B", 1]
     assert "another process is already rank 0" in said["B", 0]
 
 
@@ -164,8 +164,8 @@ def test_two_jobs_with_one_server_do_not_exchange_workers(
     said = by_hand.end()
     assert said["A", 0] == said["A", 1] == "entered\n"
     for rank in (0, 1):
-        assert f"worker {rank} seems to be of another job than worker 0" in said["B", rank]
-        assert "set CIRANDA_JOB_ID to one name for all its workers" in said["B", rank]
+        assert f"worker {rank} seems to belong to another job than worker 0" in said["B", rank]
+        assert "set CIRANDA_JOB_ID to the same name for all its workers" in said["B", rank]
     assert a_server.wait(timeout=60) == 0  # all of A have left
 
 

@@ -91,7 +91,7 @@ def test_the_gradient_is_the_adasum_of_the_gradients() -> None:
 def test_what_it_is_not_for_is_one_sentence() -> None:
     with pytest.raises(ValueError, match="floating point tensors, not int64; use Average or Sum"):
         hvd.allreduce(torch.ones(3, dtype=torch.int64), op=hvd.Adasum)
-    with pytest.raises(UnsupportedError, match="Adasum is of whole tensors"):
+    with pytest.raises(UnsupportedError, match="op=Adasum needs whole tensors"):
         hvd.reducescatter(torch.ones(4), op=hvd.Adasum)
     with pytest.raises(MismatchError, match="Adasum"):
         hvd.allreduce(torch.ones(3), name="x", op=hvd.Adasum if hvd.rank() == 0 else hvd.Sum)

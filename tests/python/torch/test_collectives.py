@@ -170,7 +170,9 @@ def test_averages_do_not_pass_the_limits_of_their_dtype() -> None:
             same(form(mine), mine, (dtype, value))
     large = torch.full((1,), 2**62)
     for form in forms:
-        with pytest.raises(ValueError, match="the average of 3 ranks is of their sum, which may"):
+        with pytest.raises(
+            ValueError, match="the average over 3 ranks divides their sum, which may"
+        ):
             form(large)
     same(hvd.allreduce(large, prescale_factor=0.25), large // 4)
     same(hvd.allreduce(torch.ones(1, dtype=torch.int8), op=hvd.Sum), torch.tensor([3]).char())
@@ -371,7 +373,7 @@ def test_poll_tells_and_a_second_synchronize_gives_none() -> None:
     same(hvd.synchronize(handle), torch.full((3,), 2.0))
     assert hvd.synchronize(handle) is None, "the second time there is nothing"
     for never in (123456, -1):
-        with pytest.raises(ValueError, match=f"no operation has had the handle {never}; pass what"):
+        with pytest.raises(ValueError, match=f"no operation has had the handle {never}; pass"):
             hvd.synchronize(never)
     with pytest.raises(ValueError, match=f"no unfinished operation with handle {handle}"):
         hvd.poll(handle)
@@ -422,7 +424,7 @@ def test_what_an_operation_writes_to_stays_although_its_tensor_has_other_memory(
 @on_ranks(1)
 def test_many_handles_that_nobody_synchronizes_are_told_of() -> None:
     tensor = torch.ones(1)
-    with pytest.warns(UserWarning, match="10000 asynchronous operations .*; each keeps its tens"):
+    with pytest.warns(UserWarning, match="10000 asynchronous operations .*; each operation keeps"):
         handles = [hvd.allreduce_async_(tensor) for _ in range(10_000)]
     for handle in handles:
         hvd.synchronize(handle)

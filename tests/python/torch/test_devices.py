@@ -76,7 +76,7 @@ def test_parameters_on_a_gpu_need_one() -> None:
 @on_ranks(2)
 def test_ranks_do_not_share_the_step_of_a_gpu() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(on("cuda:0"))], lr=0.1)
-    with pytest.raises(ValueError, match="is on cuda:0, and ranks share the step of the CPU's on"):
+    with pytest.raises(ValueError, match="is on cuda:0, but ranks share the step of CPU param"):
         hvd.DistributedOptimizer(optimizer, shared_step="host")
 
 

@@ -442,7 +442,7 @@ def test_a_rank_that_dies_before_init_does_not_hang_the_others(dead: int) -> Non
             assert result.value[0] == "TimeoutError", result.value
             assert result.value[2] < 4 + AT_ONCE_S
             if dead == 1:
-                assert result.value[1] == "of 3 ranks, these did not join within 4 s: 1"
+                assert result.value[1] == "these of the 3 ranks did not join within 4 s: 1"
 
 
 # --- a rank is stopped ---------------------------------------------------------------------------
@@ -575,8 +575,8 @@ def test_a_forked_child_gets_a_clear_error() -> None:
     assert found.pop("is_initialized") == "nothing"
     for call, text in found.items():
         assert text.startswith(
-            "ForkedError: this process was forked from a rank and is none itself; call collectives "
-            "in the parent"
+            "ForkedError: this process was forked from a rank and is not a rank itself; call "
+            "collectives in the parent"
         ), (call, text)
 
 

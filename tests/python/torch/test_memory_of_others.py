@@ -169,7 +169,7 @@ def test_ranks_that_have_the_same_memory_are_refused() -> None:
     hvd.barrier()
     Path(path).unlink(missing_ok=True)
     for options in ({}, {"shared_step": False}, {"op": hvd.Adasum}):
-        with pytest.raises(ValueError, match="'w' is the same memory on ranks 0 and 1"):
+        with pytest.raises(ValueError, match="'w' lies in memory that ranks 0 and 1"):
             hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("w", weight)], **options)
 
 
@@ -181,7 +181,7 @@ def test_what_share_parameters_has_made_one_is_not_stepped_twice() -> None:
             torch.optim.SGD([weight], lr=0.1), [("w", weight)], share_parameters=True
         )
     del optimizer
-    with pytest.raises(ValueError, match="'w' is the same memory on ranks 0 and 1"):
+    with pytest.raises(ValueError, match="'w' lies in memory that ranks 0 and 1"):
         hvd.DistributedOptimizer(
             torch.optim.SGD([weight], lr=0.1), [("w", weight)], shared_step=False
         )

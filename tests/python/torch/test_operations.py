@@ -68,7 +68,7 @@ def test_a_script_of_horovods_that_wants_mpi_runs_and_is_told() -> None:
     first, second = run_ranks(join_and_add, 2, env={"HOROVOD_CPU_OPERATIONS": "MPI"})
     assert values_of([first, second]) == [["native", False, 3]] * 2
     assert first.stderr.splitlines() == [
-        "ciranda: rank 0: HOROVOD_CPU_OPERATIONS=MPI has no effect: ciranda does without that "
+        "ciranda: rank 0: HOROVOD_CPU_OPERATIONS=MPI has no effect: ciranda does not use that "
         "library"
     ]
     assert second.stderr == ""
@@ -133,7 +133,7 @@ def steps(shared_step: Any) -> list[Any]:
 def test_with_gloo_the_ranks_share_a_step_only_where_told() -> None:
     weights = []
     for shared_step, expected in {
-        "auto": "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would",
+        "auto": "CIRANDA_CPU_OPERATIONS chose another backend, which cannot share the step",
         "host": "",
     }.items():
         for said, weight in values_of(run_ranks(steps, 2, args=[shared_step], env=GLOO.variables)):
@@ -154,4 +154,4 @@ def compress_natively() -> str:
 def test_gloo_compresses_nothing_for_programs_in_cpp() -> None:
     for said in values_of(run_ranks(compress_natively, 2, env=GLOO.variables)):
         assert "compression happens in ciranda's own ring" in said
-        assert "CIRANDA_CPU_OPERATIONS chose another backend; leave out one of them" in said
+        assert "CIRANDA_CPU_OPERATIONS chose another backend; leave out the" in said

@@ -342,7 +342,7 @@ def test_a_rank_outside_the_set_steps_by_itself() -> None:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), process_set=first
     )
-    assert ("no member" in optimizer.why_not_shared()) == (hvd.rank() == 1)
+    assert ("not a member" in optimizer.why_not_shared()) == (hvd.rank() == 1)
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
     for of, step in ((model, optimizer), (alone, plain)):
         step.zero_grad()
@@ -421,7 +421,9 @@ def test_buffers_that_are_replaced_are_followed_or_refused() -> None:
                 step(model, optimizer)
                 replace(model)
                 if listed:
-                    with pytest.raises(ValueError, match="pass the model, broadcast_buffers=model"):
+                    with pytest.raises(
+                        ValueError, match="pass the model instead: broadcast_buffers=model"
+                    ):
                         step(model, optimizer)
                     continue
                 step(model, optimizer)

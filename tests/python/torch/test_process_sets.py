@@ -204,7 +204,7 @@ def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> N
         assert "unique" in found["twice"] and "unique" in found["all"]
         assert "7" in found["unknown rank"]
         assert "has been added already" in found["again"]
-        assert "give ranks, each once" in found["none"]
+        assert "name at least one rank" in found["none"]
         assert "rank 0 has" in found["another on each"] and "rank 2 has" in found["another on each"]
         assert "call add_process_set() on every rank" in found["not added"]
         assert found["global"] is found["never added"] is False
@@ -213,11 +213,11 @@ def test_what_cannot_be_is_one_sentence_on_every_rank_and_the_job_goes_on() -> N
         assert "is not known to the ranks" in found["after"]
         assert found["goes on"] == 3
     for text in all_found[2]["outside"]:
-        assert re.search(r"rank 2 is no member of (process set 1|ProcessSet\()", text)
+        assert re.search(r"rank 2 is not a member of (process set 1|ProcessSet\()", text)
     for found in all_found[:2]:
         in_engine, parameters, objects = found["root outside"]
-        assert "its root rank 2 is no member, as ranks 0, 1 are" in in_engine
-        assert "its root rank 2 is no member, as ranks 0, 1 are" in parameters
+        assert "its root rank 2 is not a member; the members are ranks 0, 1" in in_engine
+        assert "its root rank 2 is not a member; the members are ranks 0, 1" in parameters
         assert "root_rank 2 is not a rank; ranks are 0 to 1" in objects
 
 
@@ -263,7 +263,7 @@ def test_every_call_refuses_who_is_no_member() -> None:
     if not pair.included():
         for call in calls:
             with pytest.raises(
-                ValueError, match=r"rank 2 is no member of (process set|ProcessSet)"
+                ValueError, match=r"rank 2 is not a member of (process set|ProcessSet)"
             ):
                 call()
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3
@@ -571,7 +571,7 @@ def test_init_of_a_part_makes_a_job_of_it(folder: str, short_path: Path) -> None
             mine = comm[rank]["mpi"] if isinstance(comm[rank], dict) else comm[rank]
             assert members == (mine or EVERYONE)
         for beginning, text in zip(REFUSED, found[len(ACCEPTED) :], strict=True):
-            assert text.startswith(f"{beginning}; give every rank a list that it is in")
+            assert text.startswith(f"{beginning}; give every rank a list that contains it")
     assert list(short_path.iterdir()) == []
 
 

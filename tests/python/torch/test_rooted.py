@@ -140,10 +140,10 @@ def test_a_process_set_has_a_root_among_its_members() -> None:
             said(lambda: hvd.scatter(own, 1, name="s", process_set=some)),
             said(lambda: hvd.reduce(own, 1, name="r", process_set=some)),
         ):
-            assert "its root rank 1 is no member, as ranks 0, 2 are" in text
+            assert "its root rank 1 is not a member; the members are ranks 0, 2" in text
     else:
         text = said(lambda: hvd.gather(torch.ones(1), 0, process_set=some))
-        assert f"rank 1 is no member of process set {some.process_set_id}" in text
+        assert f"rank 1 is not a member of process set {some.process_set_id}" in text
     hvd.remove_process_set(some)
 
 

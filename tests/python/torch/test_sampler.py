@@ -159,12 +159,12 @@ def test_an_iteration_may_be_repeated_and_a_length_stays() -> None:
 
 
 def test_what_is_wrong_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match="rank 2 is none of 2 ranks; give both of one"):
+    with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks; give rank and num_rep"):
         DistributedSampler(range(4), 2, 2)
     with pytest.raises(ValueError, match="drop_last leaves samples out and uneven keeps all"):
         DistributedSampler(range(4), 2, 0, drop_last=True, uneven=True)
     state = DistributedSampler(range(4), 2, 0).state_dict()
-    with pytest.raises(ValueError, match="the state is of 4 samples, the data set has 5; go on"):
+    with pytest.raises(ValueError, match="the state belongs to 4 samples, the data set has 5; "):
         DistributedSampler(range(5), 2, 0).load_state_dict(state)
 
 

@@ -481,8 +481,8 @@ def test_what_cannot_be_shared() -> None:
 
     model = make_model()
     cases: list[tuple[str, torch.optim.Optimizer]] = [
-        ("Other is none of SGD, Adam", Other(model.parameters(), lr=0.1)),
-        ("LBFGS is none of", torch.optim.LBFGS(model.parameters())),
+        ("Other is not one of SGD, Adam", Other(model.parameters(), lr=0.1)),
+        ("LBFGS is not one of", torch.optim.LBFGS(model.parameters())),
     ]
     for text, optimizer in cases:
         with pytest.raises(ValueError, match=text):
@@ -648,7 +648,9 @@ def test_one_copy_of_the_parameters() -> None:
         hvd.DistributedOptimizer(
             adam(make_model().parameters()), share_parameters=True, shared_step=False
         )
-    with pytest.raises(ValueError, match=r"share_parameters=True is not possible: LBFGS is none"):
+    with pytest.raises(
+        ValueError, match=r"share_parameters=True is not possible: LBFGS is not one of"
+    ):
         hvd.DistributedOptimizer(
             torch.optim.LBFGS(make_model().parameters()), share_parameters=True
         )

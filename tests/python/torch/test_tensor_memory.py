@@ -200,7 +200,7 @@ def test_an_arena_tensor_does_not_outlive_its_world() -> None:  # the last: it j
     tensor = ops.arena_empty([3])
     hvd.shutdown()
     hvd.init()
-    with pytest.raises(ValueError, match=r"before shutdown\(\); make it anew after init\(\)"):
+    with pytest.raises(ValueError, match=r"before shutdown\(\); make a new tensor after init\(\)"):
         ops.arena_allreduce_(tensor)
     again = ops.arena_empty([3]).fill_(1.0 + hvd.rank())
     assert (ops.arena_allreduce_(again) == 1.5).all()

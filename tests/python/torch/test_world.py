@@ -145,9 +145,9 @@ def several_hosts() -> str:
 def test_several_hosts_need_a_key() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     assert values_of(run_ranks(several_hosts, 1, env=env, place=False)) == [
-        "InvalidArgumentError: ranks on several hosts need the job's key: make one with `"
-        "ciranda key FILE`, copy it to every host, and set CIRANDA_KEY_FILE=FILE for all ranks; or "
-        "start them with `ciranda run`"
+        "InvalidArgumentError: ranks on several hosts need the job's key: make a key with "
+        "`ciranda key FILE`, copy FILE to every host, and set CIRANDA_KEY_FILE=FILE for all "
+        "ranks; or start the ranks with `ciranda run`"
     ]
 
 
@@ -419,6 +419,6 @@ def test_a_folder_that_others_can_open_is_refused(tmp_path: Path) -> None:
         run_ranks(refused_folder, 1, env={**place, "CIRANDA_SIZE": "2"}, place=True)
     )
     assert found == (
-        f"the job folder {tmp_path} is not a private directory of this user; remove it or make it "
-        "mode 0700"
+        f"the job folder {tmp_path} is not a private directory of this user; remove it, or give "
+        "it mode 0700"
     )

@@ -37,7 +37,7 @@ def attempt(action: Callable[[], Any]) -> list[Any]:
 WIDE = "pass tensor.contiguous()"
 ROWS = "a 0-dim tensor has no rows; pass tensor.unsqueeze(0)"
 DTYPES = "uint8, int8, int32, int64, float16, bfloat16, float32, float64"
-NO_OP = "op is none of Average, Sum, Min, Max, Product"
+NO_OP = "op is not one of Average, Sum, Min, Max, Product"
 
 
 def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
@@ -70,7 +70,8 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             ),
             f"{name} on another device": (
                 lambda kind=kind: kind(meta),
-                f"{op}: the tensor is on meta, where no tensor has values; pass one that has",
+                f"{op}: the tensor is on meta, where tensors have no values; pass a tensor that "
+                "has values",
             ),
         }
         if op in ("allreduce", "reducescatter"):
@@ -80,8 +81,8 @@ def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
             )
             table[f"{name} of bool"] = (
                 lambda kind=kind: kind(torch.ones(2, dtype=torch.bool)),
-                f"{op}: the average of bool is no bool; use op=Sum (any), op=Min (all), or convert "
-                "the tensor",
+                f"{op}: the average of bool is not a bool; use op=Sum (any), op=Min (all), or "
+                "convert the tensor",
             )
         if op in ("allgather", "alltoall", "reducescatter"):
             table[f"{name} of a 0-dim tensor"] = (lambda kind=kind: kind(scalar), f"{op}: {ROWS}")
@@ -446,7 +447,7 @@ def test_a_stall_is_reported_with_tensors_and_missing_ranks() -> None:
     for rank in (0, 2):
         text = results[rank].stderr
         assert re.search(
-            rf"ciranda: rank {rank}: waiting for rank 1 since [12] s: allreduce 'known'"
+            rf"ciranda: rank {rank}: waiting for rank 1 for [12] s: allreduce 'known'"
             r"( \(call 1\))?, 'new'; rank 1 has not submitted them\. "
             r"Check that every rank runs the same steps\.\n",
             text,
@@ -561,7 +562,7 @@ def test_ranks_that_never_start_are_named() -> None:
 
     results = run_ranks(join, 2, env=place)
     first, second = values_of(results)
-    assert first[:2] == ["TimeoutError", "of 4 ranks, these did not join within 1 s: 2, 3"]
+    assert first[:2] == ["TimeoutError", "these of the 4 ranks did not join within 1 s: 2, 3"]
     assert second[0] == "TimeoutError", second
 
 

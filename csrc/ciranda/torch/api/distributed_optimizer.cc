@@ -63,8 +63,8 @@ std::shared_ptr<const Communicator> trainers_of(const ProcessSet& process_set) {
   if (among->group->contains(engine.rank())) return among;
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = c10::str("DistributedOptimizer: rank ", engine.rank(),
-                                    " is no member of process set ", among->group->id,
-                                    "; only its members call it")});
+                                    " is not a member of process set ", among->group->id,
+                                    "; make the optimizer only on members of the set")});
 }
 
 // Returns the shortest text that reads back as the same number.
@@ -216,7 +216,7 @@ std::string RankStep::obstacle(const std::type_info& type, const NamedParameters
   }
   std::optional<std::string> unknown;
   if (known_ == nullptr) {
-    unknown = c10::demangle(type.name()) + " is none of SGD, Adam, AdamW, Adagrad, RMSprop";
+    unknown = c10::demangle(type.name()) + " is not one of SGD, Adam, AdamW, Adagrad, RMSprop";
   }
   return obstacle_to_sharing(demanded_by(options) != nullptr, unknown, parameters,
                              kAutoParametersMin);
@@ -327,12 +327,12 @@ std::string RankStep::objection() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (parameters >= grouped_.size() || !grouped_[parameters].is_same(parameter)) {
-        return "the lists of parameters changed";
+        return "the optimizer's lists of parameters changed";
       }
       ++parameters;
     }
   }
-  if (parameters != grouped_.size()) return "the lists of parameters changed";
+  if (parameters != grouped_.size()) return "the optimizer's lists of parameters changed";
   for (const InstalledState& installed : installed_) {
     if (installed.state == nullptr) continue;
     const auto held = optimizer_.state().find(installed.parameter.unsafeGetTensorImpl());

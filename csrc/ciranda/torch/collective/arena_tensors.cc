@@ -71,14 +71,15 @@ Started arena_allreduce_async(const Communicator& among, const at::Tensor& tenso
   spec.tensors.push_back(spec_of(tensor, what));
   if (needs_transport_dtype(tensor, spec.op)) {
     refuse(what,
-           "the sum of an average of whole numbers may pass their limits, and in the arena "
-           "nothing wider is there; use op=Sum, or allreduce_() of another tensor");
+           "an average of integers needs a sum of a wider dtype, for which the arena has no room; "
+           "use op=Sum, or allreduce_() of a tensor outside the arena");
   }
   check_average(tensor, tensor.scalar_type(), spec, among.group->size(), what);
   const auto place = arena_tensors().find(data_of(tensor));
   if (!place) refuse(what, "the tensor was not made by arena_empty");
   if (place->engine.lock() != among.engine) {
-    refuse(what, "the tensor was made by arena_empty before shutdown(); make it anew after init()");
+    refuse(what,
+           "the tensor was made by arena_empty before shutdown(); make a new tensor after init()");
   }
   auto collective = std::make_shared<TensorCollective>();
   collective->inputs = collective->outputs = {tensor};

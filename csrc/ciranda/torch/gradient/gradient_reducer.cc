@@ -170,8 +170,8 @@ void GradientReducer::add_bucket(const std::vector<std::size_t>& positions) {
     if (shared_step_) {
       throw Exception({.code = ErrorCode::kInvalidArgument,
                        .text = what + " is on " + parameter.device().str() +
-                               ", and ranks share the step of the CPU's only; make the optimizer "
-                               "once every parameter is where it shall be"});
+                               ", but ranks share the step of CPU parameters only; make the "
+                               "optimizer after moving every parameter to its final device"});
     }
     contents.stream = default_stream(parameter.device(), what);
   }
@@ -388,9 +388,9 @@ std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {
   const auto world = default_world();
   if (options.wire_dtype && world->engine()->backend_choice().cpu != BackendId::kNative) {
     throw Exception({.code = ErrorCode::kUnsupported,
-                     .text =
-                         "DistributedOptimizer: compression happens in ciranda's own ring, and "
-                         "CIRANDA_CPU_OPERATIONS chose another backend; leave out one of them"});
+                     .text = "DistributedOptimizer: compression happens in ciranda's own ring, but "
+                             "CIRANDA_CPU_OPERATIONS chose another backend; leave out the "
+                             "compression or the variable"});
   }
   if (!options.wire_dtype) options.wire_dtype = world->config().wire_dtype;
   if (world->config().keep_heap) keep_heap_between_steps();

@@ -57,12 +57,13 @@ void GradientReducer::wait_beside_backward(const Wait& wait) {
     const auto crossing = engine_->crossing(options_.name + "/");
     if (!crossing || problem || !crossing->theirs.starts_with(buckets)) return;
     if (crossing->mine.starts_with(buckets)) {
-      engine_->abort("rank " + std::to_string(engine_->rank()) + " is in step() and rank " +
-                     std::to_string(crossing->other) +
-                     " still in backward(): ranks that share a step on several hosts make as many "
-                     "backward passes each before it (backward_passes_per_step=" +
-                     std::to_string(passes_) +
-                     "); give them as many, or pass shared_step=False, with which they may differ");
+      engine_->abort(
+          "rank " + std::to_string(engine_->rank()) + " is in step() and rank " +
+          std::to_string(crossing->other) +
+          " is still in backward(): ranks that share a step on several hosts must all make the "
+          "same number of backward passes before it (backward_passes_per_step=" +
+          std::to_string(passes_) +
+          "); make the numbers equal, or pass shared_step=False, which allows different numbers");
       return;
     }
     try {
@@ -126,9 +127,9 @@ GradientReducer::Gradients GradientReducer::gradients_now() {
           throw Exception(
               {.code = ErrorCode::kInvalidArgument,
                .text = "the gradient of '" + slot.name +
-                       "' was replaced after gradients had been summed over the ranks, and may be "
-                       "this rank's or everybody's; call the optimizer's zero_grad() before it is "
-                       "computed, or edit it in place"});
+                       "' was replaced after gradients had been summed over the ranks, and may "
+                       "hold this rank's value or the sum; call the optimizer's zero_grad() before "
+                       "the gradient is computed, or edit the gradient in place"});
         }
         any_new = true;
       }

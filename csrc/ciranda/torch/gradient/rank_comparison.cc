@@ -174,16 +174,17 @@ std::string RankComparison::difference(const std::vector<std::string>& by_rank) 
         of_ranks(*pair) + " have different values of parameter '" + entries_[i].name + "'";
     if (reason == kNew) {
       refuse(both +
-             "; call broadcast_parameters(model.state_dict(), root_rank=0) on every rank "
-             "before the first step, and write nothing on one rank alone");
+             "; call broadcast_parameters(model.state_dict(), root_rank=0) on every rank before "
+             "the first step, and do not write to parameters on one rank only");
     }
     if (!told.empty()) continue;
-    told = both + (reason == kWritten
-                       ? ", which something else than step() has written, as "
-                         "nn.Embedding(max_norm=...) does in forward, and drift apart; write the "
-                         "same on every rank, after step(), or call broadcast_parameters() then"
-                       : " after join(); call broadcast_parameters() and "
-                         "broadcast_optimizer_state() with the rank that join() gives");
+    told =
+        both + (reason == kWritten
+                    ? ": code outside of step() has written to it, as nn.Embedding(max_norm=...) "
+                      "does in forward, and the ranks drift apart; write the same on every rank, "
+                      "after step(), or call broadcast_parameters() after writing"
+                    : " after join(); call broadcast_parameters() and broadcast_optimizer_state() "
+                      "with the rank that join() returns");
   }
   return told;
 }

@@ -194,10 +194,11 @@ template <typename T>
 const T& of_world(const T& what) REQUIRES(process.mutex) {
   refuse_before_init();
   if (what != nullptr) return what;
-  throw Exception({.code = ErrorCode::kUnsupported,
-                   .text = "the ranks of a job with parameter servers (--ps) do not meet, so there "
-                           "are no collectives; ps.average() gives the mean of a number that waits "
-                           "for nobody"});
+  throw Exception(
+      {.code = ErrorCode::kUnsupported,
+       .text =
+           "the ranks of a job with parameter servers (--ps) do not meet, so there are no "
+           "collectives; ps.average() gives the mean of a number without waiting for other ranks"});
 }
 
 }  // namespace
@@ -224,8 +225,8 @@ Rank rank_of(Rank RankInfo::*number, std::string_view what) {
   if (!process.coordinates) return rank_info.*number;
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = std::string(what) +
-                           ": this process is the coordinator and no rank; ask for it in a task, "
-                           "or in what ps.per_worker() makes"});
+                           ": this process is the coordinator, not a rank; call this "
+                           "function in a task, or in a function with @ps.per_worker"});
 }
 
 Hosts ranks_of_hosts() {
@@ -265,7 +266,7 @@ std::shared_ptr<const Communicator> default_communicator(GroupId group, std::str
   if (members == nullptr) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = std::string(what) + ": there is no process set " +
-                             std::to_string(group) + " (any more)"});
+                             std::to_string(group) + "; it may have been removed"});
   }
   return process.parts[group] = std::make_shared<const Communicator>(
              Communicator{all->engine, std::move(members), all->stream_of});
@@ -304,8 +305,8 @@ std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view
   }
   if (process.device_stream->torch().device() != device) {
     refuse(ErrorCode::kInvalidArgument,
-           "this rank began with " + process.device_stream->torch().device().str() +
-               "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank())");
+           "the first tensor of this rank was on " + process.device_stream->torch().device().str() +
+               "; use one GPU per rank, for example by torch.cuda.set_device(local_rank())");
   }
   return process.device_stream;
 }
@@ -316,9 +317,10 @@ bool in_forked_child() {
 
 void refuse_in_forked_child() {
   if (!in_forked_child()) return;
-  throw Exception({.code = ErrorCode::kForked,
-                   .text = "this process was forked from a rank and is none itself; call "
-                           "collectives in the parent only (DataLoader workers need none)"});
+  throw Exception(
+      {.code = ErrorCode::kForked,
+       .text = "this process was forked from a rank and is not a rank itself; call collectives in "
+               "the parent only (DataLoader workers need no collectives)"});
 }
 
 }  // namespace ciranda

@@ -47,7 +47,7 @@ Found find(std::size_t table) {
   }
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = "this table or layer was made before shutdown(), for servers that this "
-                           "process has left; make it again"});
+                           "process has left; make a new one"});
 }
 
 std::shared_ptr<ps::Client> worker_of(const ps::RowTable& table) {
@@ -73,10 +73,11 @@ std::size_t add_row_table(ps::RowTable table) {
   (void)worker_of(table);
   const MutexLock lock(row_tables.mutex);
   if (row_tables.taken) {
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = c10::str("the table '", table.name,
-                                      "' comes after DistributedOptimizer, which has told the "
-                                      "servers what there is; make it before")});
+    throw Exception(
+        {.code = ErrorCode::kInvalidArgument,
+         .text = c10::str("the table '", table.name,
+                          "' was made after DistributedOptimizer, which has declared all tables to "
+                          "the servers; make the table before the optimizer")});
   }
   row_tables.tables.push_back(std::move(table));
   return row_tables.forgotten + row_tables.tables.size() - 1;

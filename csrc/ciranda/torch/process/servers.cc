@@ -85,7 +85,7 @@ std::shared_ptr<ps::Client> worker_of_servers(std::string_view what) {
   throw Exception({.code = ErrorCode::kInvalidArgument,
                    .text = c10::str(what,
                                     ": this process is the coordinator, which trains nothing; do "
-                                    "it in a task, or in what ps.per_worker() makes")});
+                                    "this in a task, or in a function with @ps.per_worker")});
 }
 
 namespace {
@@ -110,9 +110,8 @@ void pull_newest(int root_rank, bool all_ranks, std::string_view what) {
   if (root_rank != 0 || !all_ranks) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
                      .text = c10::str(what,
-                                      ": parameter servers begin with the parameters of rank "
-                                      "0 for all ranks; pass root_rank 0 and no process "
-                                      "set")});
+                                      ": parameter servers begin with the parameters of rank 0; "
+                                      "pass root_rank=0 and no process set")});
   }
   (void)worker_of_servers(what);
   if (const auto who = puller()) who->pull();
@@ -121,10 +120,10 @@ void pull_newest(int root_rank, bool all_ranks, std::string_view what) {
 void check_mode(const ps::Mode& mode, int workers) {
   if (mode.kind != ps::ModeKind::kSync) return;
   if (mode.backup_workers < static_cast<std::uint32_t>(workers)) return;
-  throw Exception(
-      {.code = ErrorCode::kInvalidArgument,
-       .text = c10::str("DistributedOptimizer: Sync(backup_workers=", mode.backup_workers,
-                        ") waits for none of ", workers, " workers; give less than there are")});
+  throw Exception({.code = ErrorCode::kInvalidArgument,
+                   .text = c10::str("DistributedOptimizer: Sync(backup_workers=",
+                                    mode.backup_workers, ") would wait for none of the ", workers,
+                                    " workers; give fewer backup workers than workers")});
 }
 
 void check_momentum(const ps::Mode& mode, int workers, std::span<const kernels::UpdateRule> rules) {

@@ -75,8 +75,8 @@ void PsDifferences::come_nearer(std::span<const double> rates) {
          .text = c10::str("DistributedOptimizer: EASGD's rho times the learning rate of "
                           "parameter '",
                           slots[i].name, "' is ", options_.rho * rates[i],
-                          ", and must be at most 1: by so much it and the servers' "
-                          "come nearer to each other")});
+                          ", but must be at most 1: it is the share of their distance by which the "
+                          "worker's and the servers' parameter approach each other")});
   }
   steps_ = 0;
   check(client_->pull());

@@ -248,9 +248,9 @@ void PsReducer::collect_rules() {
     const std::size_t count = std::exchange(pushed_rules_, {}).size();
     throw Exception({.code = ErrorCode::kUnsupported,
                      .text = c10::str("DistributedOptimizer: ", count,
-                                      " parameter groups that differ from those beside them, and a "
-                                      "push says at most ",
-                                      ps::kRulesMax, "; make less of them")});
+                                      " neighbouring parameter groups have different options, but "
+                                      "a push can describe at most ",
+                                      ps::kRulesMax, "; use fewer parameter groups")});
   }
   if (pushed_rules_.size() == parameters_.tables()) pushed_rule_slots_.clear();
 }
@@ -258,10 +258,11 @@ void PsReducer::collect_rules() {
 namespace {
 
 [[noreturn]] void refuse_state(const char* option) {
-  throw Exception({.code = ErrorCode::kUnsupported,
-                   .text = c10::str("DistributedOptimizer: ", option,
-                                    " was changed after DistributedOptimizer was made, and servers "
-                                    "have no state for it; set it before")});
+  throw Exception(
+      {.code = ErrorCode::kUnsupported,
+       .text = c10::str("DistributedOptimizer: ", option,
+                        " was changed after DistributedOptimizer was made, and servers have no "
+                        "state for it; change it before the optimizer is made")});
 }
 
 }  // namespace
@@ -389,8 +390,8 @@ void PsReducer::adopt_state(std::size_t, OptimizerState state) {
   const auto& [name, value] = state.front();
   if (name == "step" && value.item().toDouble() == 0.0) return;
   throw Exception({.code = ErrorCode::kUnsupported,
-                   .text = "DistributedOptimizer: parameter servers begin with fresh state of the "
-                           "optimizer so far; make the optimizer anew, or train with the ring"});
+                   .text = "DistributedOptimizer: parameter servers cannot take over an "
+                           "optimizer's state yet; make a new optimizer, or train with the ring"});
 }
 
 std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options) {

@@ -72,10 +72,10 @@ bool can_lie_in_memory(const at::Tensor& parameter) {
 
 void refuse_second_model(const ps::Client& client) {
   if (!client.declared()) return;
-  throw Exception({.code = ErrorCode::kUnsupported,
-                   .text = "DistributedOptimizer: parameter servers hold the parameters of one "
-                           "optimizer, as they were when it was made; make one optimizer of all "
-                           "parameters"});
+  throw Exception(
+      {.code = ErrorCode::kUnsupported,
+       .text = "DistributedOptimizer: parameter servers hold the parameters of one optimizer, and "
+               "this process has made one already; make one optimizer of all parameters"});
 }
 
 ServedParameters::ServedParameters(std::shared_ptr<ps::Client> client, ps::Mode mode, bool apart)
@@ -164,8 +164,8 @@ void ServedParameters::refuse_overlaps() const {
       throw Exception({.code = ErrorCode::kInvalidArgument,
                        .text = "DistributedOptimizer: parameters '" + all[i].first->name +
                                "' and '" + all[j].first->name +
-                               "' overlap in memory, and servers hold each by itself; make them "
-                               "one parameter"});
+                               "' overlap in memory, but servers hold each parameter by itself; "
+                               "make them one parameter"});
     }
   }
 }

@@ -47,9 +47,9 @@ ps::Mode mode_of(const ps::AnyMode& mode) {
   }
   const bool drops = free.policy == ps::Async::Policy::kDrop;
   if (drops != free.max_staleness.has_value()) {
-    refuse(
-        ErrorCode::kInvalidArgument,
-        "Async: Policy::kDrop and max_staleness need each other: gradients above it are dropped");
+    refuse(ErrorCode::kInvalidArgument,
+           "Async: Policy::kDrop and max_staleness must be given together: gradients staler than "
+           "max_staleness are dropped");
   }
   return {.policy = static_cast<ps::StalePolicy>(free.policy),
           .max_staleness = free.max_staleness.value_or(ps::kUnboundedStaleness)};
@@ -104,8 +104,8 @@ class ServerStep : public DistributedStep::Impl {
   void forget_gradients() override {}
   void adopt_param_group() override {
     refuse(ErrorCode::kUnsupported,
-           "parameter servers hold the parameters that there were when it was made; give the "
-           "optimizer all of them before");
+           "parameter servers hold the parameters that the optimizer had when DistributedOptimizer "
+           "was made; give it all parameters before that");
   }
   const std::string& why_not_shared() const override { return why_not_shared_; }
 
@@ -116,7 +116,8 @@ class ServerStep : public DistributedStep::Impl {
                                  [](const auto& a, const auto& b) { return a.is_same(b); });
     if (!same) {
       refuse(ErrorCode::kInvalidArgument,
-             "the lists of parameters changed, which servers do not see; make it of all of them");
+             "the optimizer's lists of parameters changed, which servers do not see; make "
+             "DistributedOptimizer after the last change");
     }
   }
 
@@ -138,7 +139,7 @@ class StepOnServers final : public ServerStep {
     if (known_ == nullptr) {
       refuse(ErrorCode::kInvalidArgument,
              "parameter servers cannot make the step, because " + c10::demangle(type.name()) +
-                 " is none of SGD, Adam, AdamW, Adagrad, RMSprop; pass UpdateOn::kWorker");
+                 " is not one of SGD, Adam, AdamW, Adagrad, RMSprop; pass UpdateOn::kWorker");
     }
     const auto downpour = downpour_of(*options.mode);
     reducer_ = make_ps_reducer({.mode = mode_of(*options.mode),
@@ -171,8 +172,8 @@ class StepOnServers final : public ServerStep {
 
   void adopt_state() override {
     refuse(ErrorCode::kUnsupported,
-           "parameter servers hold the optimizer's state and cannot take one over yet; begin "
-           "afresh, or train with the ring");
+           "parameter servers hold the optimizer's state and cannot load one yet; start with a new "
+           "optimizer, or train with the ring");
   }
 
   // Fetches the state from the servers for the time of `inner`.

@@ -47,7 +47,8 @@ std::string describe(const std::string& name, const at::Tensor& parameter) {
 
 std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
   if (!parameter.is_cpu()) {
-    return "is on " + parameter.device().str() + ", and ranks share the step of the CPU's only";
+    return "is on " + parameter.device().str() +
+           ", but ranks share the step of CPU parameters only";
   }
   if (parameter.layout() != c10::Layout::Strided) return "is not dense";
   const auto dtype = find_dtype(parameter.scalar_type());
@@ -85,10 +86,11 @@ void refuse_common_places(const std::vector<std::string>& by_rank, const Group& 
          std::getline(places, name, '\t') && std::getline(places, place, '\t');) {
       const auto [at, is_new] = rank_at.emplace(place, members.ranks[index]);
       if (is_new || at->second == members.ranks[index]) continue;
-      refuse("parameter '" + name + "' is the same memory on ranks " + std::to_string(at->second) +
-             " and " + std::to_string(members.ranks[index]) +
-             " (share_memory(), a model that was given to processes, a shared file), and each "
-             "would step it; give each rank its own, model = copy.deepcopy(model), before");
+      refuse(
+          "parameter '" + name + "' lies in memory that ranks " + std::to_string(at->second) +
+          " and " + std::to_string(members.ranks[index]) +
+          " share (share_memory(), a model that was given to processes, a shared file), and each "
+          "rank would step it; give each rank its own copy before: model = copy.deepcopy(model)");
     }
   }
 }
@@ -166,10 +168,10 @@ std::string obstacle_to_sharing(bool demanded, std::optional<std::string> obstac
   }
   if (demanded || obstacle) return obstacle.value_or("");
   if (default_world()->engine()->backend_choice().cpu != BackendId::kNative) {
-    return "CIRANDA_CPU_OPERATIONS has another backend reduce what the step would";
+    return "CIRANDA_CPU_OPERATIONS chose another backend, which cannot share the step";
   }
   if (count < auto_parameters_min) {
-    return std::to_string(count) + " parameters are too few to gain from it";
+    return std::to_string(count) + " parameters are too few to gain from a shared step";
   }
   return "";
 }

@@ -109,8 +109,8 @@ std::string SharedStep::why_immovable(const at::Tensor& parameter) {
   if (!Mappings().shared_place(parameter.storage().data()).empty()) {
     return "lies in memory that other processes may see (share_memory(), a shared file)";
   }
-  return "lies in memory that torch has not allocated (torch.from_numpy(), "
-         "torch.load(mmap=True)), and others may see";
+  return "lies in memory that torch has not allocated (torch.from_numpy(), torch.load(mmap=True)) "
+         "and that others may see";
 }
 
 std::size_t SharedStep::squares_offset() const {
@@ -162,7 +162,8 @@ std::optional<std::string> SharedStep::obstacle(const kernels::UpdateRule& rule)
   }
   for (const StepSlot& slot : slots_) {
     if (in_place(slot)) continue;
-    return "parameter '" + slot.name + "' shares its memory with others, or was moved or converted";
+    return "parameter '" + slot.name +
+           "' shares its memory with other tensors, or was moved or converted";
   }
   return std::nullopt;
 }

@@ -93,9 +93,10 @@ bool has_memory(const at::Tensor& tensor) {
 
 void check_device(c10::Device device, std::string_view what) {
   if (device.is_cpu() || device.is_cuda()) return;
-  refuse(what, "the tensor is on " + device.str() +
-                   (device.is_meta() ? ", where no tensor has values; pass one that has"
-                                     : "; pass tensor.cpu(), ciranda knows the CPU and CUDA GPUs"));
+  refuse(what,
+         "the tensor is on " + device.str() +
+             (device.is_meta() ? ", where tensors have no values; pass a tensor that has values"
+                               : "; pass tensor.cpu(): ciranda knows the CPU and CUDA GPUs"));
 }
 
 c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view what) {
@@ -104,7 +105,7 @@ c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view w
   for (const at::Tensor& tensor : tensors) {
     if (tensor.device() == device) continue;
     refuse(what, "one tensor is on " + device.str() + " and another on " + tensor.device().str() +
-                     "; pass those of each device in a call of their own");
+                     "; pass the tensors of each device in a separate call");
   }
   return device;
 }
@@ -112,8 +113,8 @@ c10::Device device_of(const std::vector<at::Tensor>& tensors, std::string_view w
 void check_memory(const at::Tensor& tensor, std::string_view what) {
   if (has_memory(tensor)) return;
   refuse(what,
-         "the tensor has no memory of its own; pass tensor.to_local() of a DTensor, else a tensor "
-         "that has values");
+         "the tensor has no memory of its own; pass tensor.to_local() if it is a DTensor, else a "
+         "tensor that has values");
 }
 
 void check_usable(const at::Tensor& tensor, std::string_view what) {

@@ -67,9 +67,9 @@ at::Tensor to_transport_dtype(const at::Tensor& tensor, ReduceOp op, std::string
                   "complex tensors are summed or averaged; use op=Sum or op=Average");
     return at::view_as_real(tensor);
   }
-  refuse_unless(tensor.scalar_type() != c10::ScalarType::Bool || op != ReduceOp::kAverage,
-                "the average of bool is no bool; use op=Sum (any), op=Min (all), or convert the "
-                "tensor");
+  refuse_unless(
+      tensor.scalar_type() != c10::ScalarType::Bool || op != ReduceOp::kAverage,
+      "the average of bool is not a bool; use op=Sum (any), op=Min (all), or convert the tensor");
   return tensor.to(carrier_of(tensor.scalar_type(), op));
 }
 
@@ -82,8 +82,8 @@ void check_average(const at::Tensor& values, c10::ScalarType type, const Request
   const double largest = std::max(std::fabs(least.item<double>()), std::fabs(most.item<double>()));
   if (largest * std::fabs(spec.prescale) * ranks < 0x1p63) return;
   throw Exception({.code = ErrorCode::kInvalidArgument,
-                   .text = std::string(what) + ": the average of " + std::to_string(ranks) +
-                           " ranks is of their sum, which may pass the limits of int64; average "
+                   .text = std::string(what) + ": the average over " + std::to_string(ranks) +
+                           " ranks divides their sum, which may overflow int64; average "
                            "tensor.double(), or give a prescale_factor"});
 }
 

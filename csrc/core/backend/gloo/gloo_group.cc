@@ -292,8 +292,7 @@ Status GlooGroup::connect(std::span<const std::vector<std::byte>> addresses) {
     if (addresses[peer].size() != size * kAddressBytes) {
       return Error{.code = ErrorCode::kMalformed,
                    .text = "rank " + std::to_string(peer) +
-                           " sent no addresses of Gloo's; build "
-                           "ciranda on all hosts with the same Gloo",
+                           " sent no Gloo addresses; build ciranda with the same Gloo on all hosts",
                    .rank = static_cast<int>(peer)};
     }
     CIRANDA_TRY(mesh.run([&] {

@@ -143,14 +143,14 @@ Result<NcclLibrary> load_nccl(const char* name) {
   void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const std::string why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is the thread's
-    return unsupported("there is no NCCL (" + why +
+    return unsupported("NCCL was not found (" + why +
                        "); install it, for example by `pip install nvidia-nccl-cu13`");
   }
   using GetVersion = decltype(&::ncclGetVersion);
   void* const get_version = ::dlsym(library, "ncclGetVersion");
   int code = 0;
   if (get_version == nullptr || reinterpret_cast<GetVersion>(get_version)(&code) != ncclSuccess) {
-    return unsupported(std::string(name) + " is no NCCL: it does not tell its version");
+    return unsupported(std::string(name) + " is not an NCCL library: it does not tell its version");
   }
   NcclLibrary loaded{.version = nccl_version_text(code), .path = path_of(get_version, name)};
   CIRANDA_TRY(check_nccl_version(code, loaded.path));
@@ -165,7 +165,7 @@ Result<NcclLibrary> load_nccl(const char* name) {
 
 Status check_nccl_version(int code, const std::string& path) {
   if (code >= kVersionMin) return {};
-  return unsupported(named(code, path) + " is too old: communicators that do not block need " +
+  return unsupported(named(code, path) + " is too old: non-blocking communicators need NCCL " +
                      nccl_version_text(kVersionMin) +
                      "; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
 }

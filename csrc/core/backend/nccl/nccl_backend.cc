@@ -93,15 +93,16 @@ Status NcclBackend::check_device(const Execution& execution) {
     return Error{.code = ErrorCode::kInvalidArgument, .text = why, .rank = context_.rank};
   };
   if (device.empty() || device.size() != execution.buffers.size() || !device.front().stream) {
-    return refused("the tensor is in memory of the CPU; move it to a GPU, or use another backend");
+    return refused("the tensor is in CPU memory; move it to a GPU, or use another backend");
   }
   if (!stream_) stream_ = device.front().stream;
   for (const DeviceWork& work : device) {
     CIRANDA_ASSERT(work.stream != nullptr);  // only work with a stream is listed
     if (work.stream->device() != stream_->device()) {
       return refused("the tensor is on GPU " + std::to_string(work.stream->device()) +
-                     ", but this rank began with GPU " + std::to_string(stream_->device()) +
-                     "; keep to one GPU a rank, for example by torch.cuda.set_device(local_rank)");
+                     ", but the first tensor of this rank was on GPU " +
+                     std::to_string(stream_->device()) +
+                     "; use one GPU per rank, for example by torch.cuda.set_device(local_rank)");
     }
   }
   return {};
@@ -180,9 +181,9 @@ Result<bool> NcclBackend::advance_front(Status& status) {
       }
       if (communicator_->made() || monotonic_ns() < connect_by_ns_) return false;
       return Error{.code = ErrorCode::kTimeout,
-                   .text = "NCCL has not connected the ranks in " +
+                   .text = "NCCL did not connect the ranks within " +
                            std::to_string(options_.connect_ns_max / 1'000'000'000) +
-                           " s; NCCL_DEBUG=INFO makes it say what it tries, or set "
+                           " s; set NCCL_DEBUG=INFO to see what NCCL tries, or set "
                            "NCCL_SOCKET_IFNAME to the network interface that joins the hosts"};
     }
     if (front.queued) break;

@@ -22,7 +22,8 @@ std::string why_no_gpu() {
   const auto init = reinterpret_cast<decltype(&::cuInit)>(::dlsym(driver, "cuInit"));
   const auto count =
       reinterpret_cast<decltype(&::cuDeviceGetCount)>(::dlsym(driver, "cuDeviceGetCount"));
-  if (init == nullptr || count == nullptr) return "libcuda.so.1 is no NVIDIA driver";
+  if (init == nullptr || count == nullptr)
+    return "libcuda.so.1 is not the NVIDIA driver: it lacks cuInit or cuDeviceGetCount";
   int devices = 0;
   CUresult result = init(0);
   if (result == CUDA_SUCCESS) result = count(&devices);

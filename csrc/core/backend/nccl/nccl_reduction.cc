@@ -99,7 +99,7 @@ Result<NcclReduction> nccl_reduction(const FusedOp& op, int ranks, const NcclOld
   const double factor = op.prescale * op.postscale / divisor;
   if (!fits(op.dtype, factor)) {
     return refused(op, "with a factor of " + std::to_string(factor) +
-                           ", which that type does not hold; convert the tensor to float32");
+                           ", which that dtype cannot hold; convert the tensor to float32");
   }
   return NcclReduction{.op = ncclSum, .factor = element(op.dtype, factor)};
 }

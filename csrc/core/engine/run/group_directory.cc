@@ -29,7 +29,8 @@ Status GroupDirectory::check_member(Rank self, const RequestSpec& spec) const {
     if (exists && found->second->contains(self)) return {};
   }
   const std::string set = "process set " + std::to_string(spec.group);
-  return refused(exists ? own() + " is no member of " + set + "; only its members call it"
+  return refused(exists ? own() + " is not a member of " + set +
+                              "; only its members may submit operations of the set"
                         : "there is no " + set + " (any more)");
 }
 

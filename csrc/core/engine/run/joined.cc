@@ -13,8 +13,8 @@ Status without_joined(const FusedOp& op) {
   if (op.joined.empty() || !traits_of(op.backend).on_gpu) return {};
   return Error{.code = ErrorCode::kUnsupported,
                .text = "rank " + std::to_string(op.joined.front()) +
-                       " has joined, and without it tensors of GPUs cannot be reduced; give all "
-                       "ranks as many batches",
+                       " has joined, and GPU tensors cannot be reduced without it; give every rank "
+                       "the same number of batches",
                .rank = op.joined.front()};
 }
 

@@ -21,28 +21,30 @@ Error refused(std::string why, ErrorCode code = ErrorCode::kInvalidArgument) {
 Status Ledger::check(TaskId task, const std::string& call, int copies) const {
   const std::string name = "task " + std::to_string(task);
   if (task == 0 || task > scheduled() + 1) {
-    return refused(name + " was scheduled, but the next one is " + std::to_string(scheduled() + 1));
+    return refused(name + " was scheduled, but the next task is " +
+                   std::to_string(scheduled() + 1));
   }
   if (task <= scheduled()) {
     const Task& known = at(task);
     if (known.call == call && known.copies == copies) return {};
-    return refused(name + " is '" + call.substr(0, 200) + "', and was '" +
+    return refused(name + " is '" + call.substr(0, 200) + "', but was '" +
                        known.call.substr(0, 200) +
-                       "' before the coordinator was started again; its program has to schedule "
-                       "the same tasks in the same order",
+                       "' before the coordinator was restarted; its program must schedule the same "
+                       "tasks in the same order",
                    ErrorCode::kMismatch);
   }
-  if (closed_) return refused(name + " was scheduled after the last one");
+  if (closed_) return refused(name + " was scheduled after the coordinator had ended its schedule");
   if (copies < 1 || copies > kLocalRanksMax) {
-    return refused(name + " is for " + std::to_string(copies) + " workers at a time");
+    return refused(name + " has copies=" + std::to_string(copies) + "; copies must be 1 to " +
+                   std::to_string(kLocalRanksMax));
   }
   if (call.size() > kTaskTextBytesMax) {
-    return refused(name + " has arguments of " + std::to_string(call.size()) + " bytes, at most " +
-                   std::to_string(kTaskTextBytesMax) + " are possible");
+    return refused(name + " has arguments of " + std::to_string(call.size()) +
+                   " bytes; the limit is " + std::to_string(kTaskTextBytesMax));
   }
   if (bytes_ + kTaskBytes + call.size() > bytes_max_) {
-    return refused(name + " and those before it take more than " + std::to_string(bytes_max_) +
-                   " bytes with their outcomes");
+    return refused(name + " and the tasks before it take more than " + std::to_string(bytes_max_) +
+                   " bytes with their results");
   }
   return {};
 }
@@ -62,7 +64,7 @@ void Ledger::add(std::string call, int copies) {
 Status Ledger::close(TaskId tasks) {
   if (tasks != scheduled()) {
     return refused("the coordinator ended after " + std::to_string(tasks) + " tasks, but " +
-                       std::to_string(scheduled()) + " were scheduled before it was started again",
+                       std::to_string(scheduled()) + " were scheduled before it was restarted",
                    ErrorCode::kMismatch);
   }
   closed_ = true;
@@ -88,9 +90,9 @@ Result<bool> Ledger::finish(Worker worker, TaskId task, TaskOutcome outcome) {
   if (at(task).outcome) return false;
   if (bytes_ + outcome.text.size() > bytes_max_) {
     outcome = {.failed = true,
-               .text = "what the tasks of this job return takes more than " +
+               .text = "the results of this job's tasks take more than " +
                        std::to_string(bytes_max_) +
-                       " bytes with their arguments; let tasks write what they find to files"};
+                       " bytes with the tasks' arguments; let tasks write large results to files"};
   }
   settle(task, std::move(outcome));
   return true;

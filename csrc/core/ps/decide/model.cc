@@ -68,7 +68,7 @@ Status check_rows(const RowTable& table) {
   const std::string what = "the table '" + table.name + "'";
   if (table.rows < 1 || table.rows > kRowsMax || table.columns < 1 || table.columns > kColumnsMax) {
     return refused(what + " has " + std::to_string(table.rows) + " rows of " +
-                   std::to_string(table.columns) + " numbers; possible are up to 2^40 rows of " +
+                   std::to_string(table.columns) + " numbers; the limit is 2^40 rows of " +
                    std::to_string(kColumnsMax));
   }
   if (!kernels::rests_without_gradient(table.rule)) {
@@ -126,11 +126,11 @@ std::vector<std::size_t> first_slots(const Model& model) {
 Status check(const Model& model) {
   if (model.tables.empty() || model.tables.size() > kTablesMax) {
     return refused("parameters of " + std::to_string(model.tables.size()) +
-                   " kinds of dtype and update rule; servers hold 1 to " +
+                   " combinations of dtype and update rule; servers hold 1 to " +
                    std::to_string(kTablesMax));
   }
   if (slot_count(model) > kSlotsMax) {
-    return refused("more than " + std::to_string(kSlotsMax) + " parameters");
+    return refused("the model has more than " + std::to_string(kSlotsMax) + " parameters");
   }
   std::set<std::string_view> names;
   std::int64_t elements = 0;
@@ -144,7 +144,7 @@ Status check(const Model& model) {
                        std::to_string(kNameBytesMax) + " bytes");
       }
       if (!names.insert(slot.name).second) {
-        return refused("parameter '" + slot.name + "' is there twice");
+        return refused("parameter '" + slot.name + "' is listed twice");
       }
       const std::int64_t own = bounded_elements(slot.shape);
       if (own < 0 || elements > kElementsMax - own) {
@@ -155,14 +155,14 @@ Status check(const Model& model) {
   }
   if (elements == 0) return refused("the parameters have no elements");
   if (model.row_tables.size() > kRowTablesMax) {
-    return refused(std::to_string(model.row_tables.size()) + " tables of rows; servers hold " +
-                   std::to_string(kRowTablesMax));
+    return refused(std::to_string(model.row_tables.size()) +
+                   " tables of rows; servers hold at most " + std::to_string(kRowTablesMax));
   }
   for (const RowTable& table : model.row_tables) {
     CIRANDA_TRY(check_rows(table));
     if (table.name.size() > kNameBytesMax || !names.insert(table.name).second) {
       return refused("the table '" + table.name.substr(0, 40) +
-                     "' has too long a name, or one that is there twice");
+                     "' has a name that is too long, or that another parameter or table has");
     }
   }
   return {};
@@ -182,7 +182,8 @@ std::string difference(const Model& ours, const Model& other) {
   }
   if (ours.tables.size() != other.tables.size()) {
     return "parameters of " + std::to_string(other.tables.size()) +
-           " kinds of dtype and update rule instead of " + std::to_string(ours.tables.size());
+           " combinations of dtype and update rule instead of " +
+           std::to_string(ours.tables.size());
   }
   for (std::size_t i = 0; i < ours.tables.size(); ++i) {
     if (std::string text = difference(ours.tables[i], other.tables[i]); !text.empty()) return text;
@@ -195,7 +196,7 @@ std::string difference(const Model& ours, const Model& other) {
     RowTable theirs = other.row_tables[i];
     theirs.rule.lr = ours.row_tables[i].rule.lr;  // each push brings its own
     if (ours.row_tables[i] == theirs) continue;
-    return "the table '" + theirs.name + "' is another than the table '" + ours.row_tables[i].name +
+    return "the table '" + theirs.name + "' differs from the table '" + ours.row_tables[i].name +
            "'";
   }
   return {};

@@ -6,7 +6,7 @@ namespace ciranda::ps {
 
 std::string difference(const Origin& first, const Origin& second) {
   if (!first.job.empty() && !second.job.empty() && first.job != second.job) {
-    return "'" + second.job + "', not '" + first.job + "'";
+    return "its job is '" + second.job + "', not '" + first.job + "'";
   }
   const bool known =
       first.host != 0 && first.host == second.host && first.starter != 0 && second.starter != 0;
@@ -14,7 +14,7 @@ std::string difference(const Origin& first, const Origin& second) {
       second.starter == first.process) {
     return "";
   }
-  return "which another process has started";
+  return "another process started it";
 }
 
 void write(Writer& out, const Origin& origin) {

@@ -59,8 +59,9 @@ Status RowShare::check(std::span<const std::uint64_t> rows) const {
     const std::uint64_t row = rows[i];
     if (row >= table_.rows || row % servers_ != server_ || (i > 0 && row <= rows[i - 1])) {
       return refused("row " + std::to_string(row) + " of the table '" + table_.name +
-                     "' was asked of server " + std::to_string(server_) + ", out of turn or of " +
-                     std::to_string(table_.rows) + " rows");
+                     "' was requested from server " + std::to_string(server_) +
+                     ", out of order or beyond the table's " + std::to_string(table_.rows) +
+                     " rows");
     }
   }
   return {};
@@ -71,8 +72,8 @@ Status RowShare::are_there(std::span<const std::uint64_t> rows) const {
     if (!table_.given || is_touched(local(row))) continue;
     return refused("row " + std::to_string(row) + " of the table '" + table_.name +
                    "' is not on server " + std::to_string(server_) +
-                   ": no worker has given it, or it was lost with a server that kept it in memory "
-                   "alone (see --durability)");
+                   ": no worker has set it, or it was lost with a server that kept it in memory "
+                   "only (see --durability)");
   }
   return {};
 }

@@ -79,7 +79,7 @@ Status ServerProtocol::handle(Caller caller, Message message, const Attached& at
     if (const auto* vectors = std::get_if<VectorWork>(&message)) {
       return work(caller, *vectors, answers);
     }
-    return refused(ErrorCode::kMalformed, "the coordinator sent what only workers send");
+    return refused(ErrorCode::kMalformed, "the coordinator sent a message that only workers send");
   }
   if (const auto* value = std::get_if<Average>(&message)) return average(caller, *value, answers);
   if (const auto* what = std::get_if<Declare>(&message)) {
@@ -107,7 +107,8 @@ void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
 
 Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
   if (message.worker != of(caller).worker) {
-    return refused(ErrorCode::kMalformed, words_of(of(caller).worker) + " pushes for another");
+    return refused(ErrorCode::kMalformed,
+                   words_of(of(caller).worker) + " pushes for another worker");
   }
   CIRANDA_TRY(shard_->check(message));
   member(message.worker).pushed_ns = now_ns_;
@@ -129,7 +130,8 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
   if (of(caller).memory != nullptr) {
     return refused(
         ErrorCode::kInvalidArgument,
-        words_of(worker) + " has declared its parameters already; servers hold those of one model");
+        words_of(worker) +
+            " has declared its parameters already; servers hold the parameters of one model");
   }
   CIRANDA_TRY(welcome_back(worker, message));
   const auto model_blob = attached.model_blob(message.model_bytes);
@@ -139,15 +141,15 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
   if (options_.has_coordinator && model.value().mode.kind != ModeKind::kAsync) {
     return refused(ErrorCode::kInvalidArgument,
                    words_of(worker) +
-                       " would wait for others, which may have no task; use a mode in which "
-                       "nobody waits, such as Async()");
+                       " would wait for other workers, which may have no task; use a mode without "
+                       "waiting, such as Async()");
   }
   if (is_adopted_) shard_->set_mode(model.value().mode);
   if (shard_) {
     const std::string why = difference(shard_->model(), model.value());
     if (!why.empty()) {
       return refused(ErrorCode::kMismatch,
-                     words_of(worker) + " trains something else than those before it: " + why);
+                     words_of(worker) + " trains another model than the workers before it: " + why);
     }
   }
   std::unique_ptr<Shard> first;
@@ -197,10 +199,10 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
 Status ServerProtocol::welcome_back(Worker worker, const Declare& message) {
   if (!message.returns) return {};
   if (!shard_ || !shard_->given()) {
-    return refused(ErrorCode::kRankLost,
-                   "it was started anew and has nothing of the parameters that " +
-                       words_of(worker) +
-                       " trains; let servers keep them: ciranda run --ps-dir, ciranda-ps --dir");
+    return refused(
+        ErrorCode::kRankLost,
+        "the server was restarted without the parameters that " + words_of(worker) +
+            " trains; let servers keep them with ciranda run --ps-dir or ciranda-ps --dir");
   }
   const std::uint64_t decided = shard_->decided(worker);
   lost_ += message.answered - std::min(message.answered, decided);

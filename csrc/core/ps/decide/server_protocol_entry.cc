@@ -18,13 +18,13 @@ Status ServerProtocol::check(const Enter& message) const {
                     std::to_string(kProtocolVersion) + "; install the same ciranda for both");
   }
   if (message.job_id != options_.job_id) {
-    return mismatch(self + " is of job '" + message.job_id + "', " + server + " of job '" +
+    return mismatch(self + " belongs to job '" + message.job_id + "', " + server + " to job '" +
                     options_.job_id + "'");
   }
   if (message.server != options_.server || message.servers != options_.servers ||
       message.workers != options_.workers) {
-    return mismatch(self + " was told of " + std::to_string(message.workers) + " workers and " +
-                    std::to_string(message.servers) + " servers, " + server + " of " +
+    return mismatch(self + " was started for " + std::to_string(message.workers) + " workers and " +
+                    std::to_string(message.servers) + " servers, " + server + " for " +
                     std::to_string(options_.workers) + " and " + std::to_string(options_.servers));
   }
   if (is_coordinator(message.worker) && !options_.has_coordinator) {
@@ -36,7 +36,7 @@ Status ServerProtocol::check(const Enter& message) const {
     return mismatch("there is no " + self + ", only 0 to " + std::to_string(options_.workers - 1));
   }
   if (message.life == 0) {
-    return refused(ErrorCode::kMalformed, self + " is in no life; they count from 1");
+    return refused(ErrorCode::kMalformed, self + " has life 0; lives count from 1");
   }
   return {};
 }
@@ -50,10 +50,10 @@ Status ServerProtocol::check_origin(const Enter& message) const {
     const std::string why = is_here(member) ? difference(member.origin, message.origin) : "";
     if (why.empty()) return {};
     return refused(ErrorCode::kInvalidArgument,
-                   words_of(message.worker) + " seems to be of another job than " +
-                       words_of(worker) + ", which is here: " + why +
-                       "; give each job servers of its own, or, where they are one job, set "
-                       "CIRANDA_JOB_ID to one name for all its workers");
+                   words_of(message.worker) + " seems to belong to another job than " +
+                       words_of(worker) + ", which is connected: " + why +
+                       "; give each job its own servers, or, if both belong to one job, set "
+                       "CIRANDA_JOB_ID to the same name for all its workers");
   };
   CIRANDA_TRY(compare(options_.workers, coordinator_));
   for (std::size_t worker = 0; worker < members_.size(); ++worker) {
@@ -73,13 +73,13 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
   if (message.life <= known.life && !returns) {
     return refused(ErrorCode::kInvalidArgument,
                    self + (message.life == known.life
-                               ? " is there already; give each process a number of its own"
-                               : " has been started anew since this process was"));
+                               ? " is connected already; give each process its own number"
+                               : " has been restarted since this process started"));
   }
   if (const Caller before = known.caller; before >= 0) {
     hang_up(before,
             refused(ErrorCode::kInvalidArgument,
-                    self + (returns ? " has called anew" : " has been started anew")),
+                    self + (returns ? " has reconnected" : " has been restarted")),
             answers);
   }
   if (journal_ != nullptr && !returns) {

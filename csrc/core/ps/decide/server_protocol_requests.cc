@@ -36,8 +36,8 @@ Stats ServerProtocol::stats() const {
 
 Status ServerProtocol::average(Caller caller, const Average& message, Answers& answers) {
   if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
-    return refused(ErrorCode::kLimit,
-                   "averages of more than " + std::to_string(kAveragesMax) + " names");
+    return refused(ErrorCode::kLimit, "ps.average() was called with more than " +
+                                          std::to_string(kAveragesMax) + " names");
   }
   auto& latest = averages_[message.name];
   latest[of(caller).worker] = message.value;
@@ -53,7 +53,8 @@ Status ServerProtocol::fetch_state(Caller caller, const FetchState& message,
   const auto& tables = shard_->model().tables;
   if (message.table >= tables.size() ||
       message.array >= kernels::state_arrays(tables[message.table].rule).size()) {
-    return refused(ErrorCode::kMalformed, "there is no such state");
+    return refused(ErrorCode::kMalformed,
+                   "a worker asked for state that the optimizer does not have");
   }
   const auto elements = static_cast<std::uint64_t>(shard_->layout().elements(message.table));
   const auto memory = attached.memory(elements * dtype_bytes(tables[message.table].dtype));
@@ -105,7 +106,7 @@ Status ServerProtocol::take_declared(Caller caller, Message message, const Attac
   if (const auto* rows = std::get_if<PushRows>(&message)) {
     return push_rows(caller, *rows, attached, answers);
   }
-  return refused(ErrorCode::kMalformed, "a worker sent what only servers send");
+  return refused(ErrorCode::kMalformed, "a worker sent a message that only servers send");
 }
 
 // -------------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ Status ServerProtocol::take_of_tasks(Caller caller, const Message& message, Answ
   if (!tasks_) {
     return refused(ErrorCode::kInvalidArgument,
                    options_.has_coordinator
-                       ? "server 0 knows of tasks, and no other"
+                       ? "only server 0 has the tasks"
                        : "there is no coordinator that gives out tasks; start the job with "
                          "--coordinator");
   }
@@ -196,19 +197,21 @@ void ServerProtocol::give(TaskProtocol::Answers tasks, Answers& answers) {
 
 // A coordinator that was started again repeats its work from the beginning.
 Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& answers) {
-  const std::string name = "work " + std::to_string(message.number) + " with vectors";
+  const std::string name = "vector operation " + std::to_string(message.number);
   if (!has_parameters()) {
     return refused(ErrorCode::kInvalidArgument,
-                   name + " came before any worker has declared its parameters");
+                   name + " came before any worker declared its parameters");
   }
   if (message.number == 0 || message.number > works_.size() + 1) {
-    return refused(ErrorCode::kRankLost,
-                   name + " came, and the latest that this server knows of is " +
-                       std::to_string(works_.size()) +
-                       "; servers that are to come back with it need --durability log or disk");
+    return refused(
+        ErrorCode::kRankLost,
+        name + " came, but the latest one that this server knows is " +
+            std::to_string(works_.size()) +
+            "; to keep vector operations across a restart, give servers --durability log or disk");
   }
   if (message.number > works_.size() && works_.size() >= kWorksMax) {
-    return refused(ErrorCode::kLimit, name + " is one more than a job can have");
+    return refused(ErrorCode::kLimit,
+                   name + " exceeds the number of vector operations that a job can have");
   }
   if (message.number > works_.size()) {
     CIRANDA_TRY(shard_->check(message));  // so that replaying the journal cannot fail
@@ -221,7 +224,7 @@ Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& a
   const VectorsWorked& done = works_[static_cast<std::size_t>(message.number - 1)];
   if (!(done.work == message)) {
     return refused(ErrorCode::kMismatch,
-                   name + " was another one before the coordinator was started again");
+                   name + " was another one before the coordinator was restarted");
   }
   answers.push_back({caller, VectorValues{.dots = done.dots}});
   return {};

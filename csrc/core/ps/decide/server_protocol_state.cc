@@ -128,7 +128,7 @@ Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved) {
   SavedProtocol protocol;
   const std::uint32_t version = in.u32("state.version");
   if (in.ok() && version != kStateVersion) {
-    return mismatch("it was kept by another version of ciranda");
+    return mismatch("it was written by another version of ciranda");
   }
   protocol.job_id = in.text("state.job", in.count("state.job", kJobIdBytesMax, 1));
   protocol.server = static_cast<int>(in.varint("state.server", kServersMax - 1));
@@ -158,7 +158,7 @@ Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved) {
   std::vector<std::byte> model_blob(in.count("state.model", kModelBytesMax, 1));
   in.bytes("state.model", model_blob);
   if (in.ok() && protocol.server >= protocol.servers)
-    in.fail("state.server", "is none of the servers");
+    in.fail("state.server", "is not one of the servers");
   if (!in.ok()) return in.error();
   auto model = decode_model(model_blob);
   if (!model) return model.error();
@@ -194,20 +194,22 @@ Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t n
   const SavedProtocol& was = decoded.value();
   const std::size_t workers = was.members.size();
   if (was.job_id != options_.job_id && !options_.resumes) {
-    return mismatch("it is of job '" + was.job_id + "', and this one is '" + options_.job_id +
-                    "', which takes it up with --resume");
+    return mismatch("it belongs to job '" + was.job_id + "', and this job is '" + options_.job_id +
+                    "'; give --resume to continue it");
   }
   job_id_ = was.job_id;
   if (was.server != options_.server || was.servers != options_.servers ||
       workers != members_.size()) {
-    return mismatch("it is of server " + std::to_string(was.server) + " of " +
+    return mismatch("it belongs to server " + std::to_string(was.server) + " of " +
                     std::to_string(was.servers) + " with " + std::to_string(workers) +
-                    " workers, and this one is server " + std::to_string(options_.server) + " of " +
-                    std::to_string(options_.servers) + " with " + std::to_string(members_.size()));
+                    " workers, and this server is server " + std::to_string(options_.server) +
+                    " of " + std::to_string(options_.servers) + " with " +
+                    std::to_string(members_.size()));
   }
   if (was.coordinator.has_value() != options_.has_coordinator) {
-    return mismatch(was.coordinator ? "it is of a job with a coordinator, and this one has none"
-                                    : "it is of a job without a coordinator, and this one has one");
+    return mismatch(was.coordinator
+                        ? "it belongs to a job with a coordinator, and this job has none"
+                        : "it belongs to a job without a coordinator, and this job has one");
   }
   if (tasks_) CIRANDA_TRY(tasks_->restore(was.tasks));
   auto shard = make_shard(was);
@@ -269,11 +271,12 @@ Status ServerProtocol::repeat(const Change& change, std::span<const std::byte> d
   if (change.kind != Change::Kind::kEntered && change.kind != Change::Kind::kLeft) {
     if (tasks_) return tasks_->repeat(change);
     return Error{.code = ErrorCode::kMalformed,
-                 .text = "a change is of a task, and there are none"};
+                 .text = "a stored change belongs to a task, but the job has no tasks"};
   }
   if (change.worker > options_.workers ||
       (is_coordinator(change.worker) && !options_.has_coordinator)) {
-    return Error{.code = ErrorCode::kMalformed, .text = "a change is of no worker of this job"};
+    return Error{.code = ErrorCode::kMalformed,
+                 .text = "a stored change names a worker that this job does not have"};
   }
   Member& worker = member(change.worker);
   worker.left = change.kind == Change::Kind::kLeft;

@@ -132,23 +132,24 @@ std::uint64_t Shard::slowest_clock(bool or_silent) const {
 
 Status Shard::check(const Push& push) {
   if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= members_.size()) {
-    return refused(push.worker, "came, and there is no such worker");
+    return refused(push.worker, "came, but the job has no such worker");
   }
   const Member& member = at(push.worker);
-  if (member.memory == nullptr || !given_) return refused(push.worker, "came too early");
+  if (member.memory == nullptr || !given_)
+    return refused(push.worker, "came before the worker had the parameters");
   const bool waits =
       member.held ? push.seq > member.held->seq : member.parked && push.seq > member.parked->seq;
-  if (waits) return refused(push.worker, "came before the answer to the one before");
+  if (waits) return refused(push.worker, "came before the worker's previous push was answered");
   if (push.seq > member.decided + 1 || push.seq == 0) {
     return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
                                     std::to_string(member.decided));
   }
   CIRANDA_TRY(check_form(push));
   if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
-    return refused(push.worker, "is scaled, which rounds cannot be");
+    return refused(push.worker, "is scaled, which is not possible in rounds");
   }
   if (model_.mode.kind != ModeKind::kAsync && push.into != kParametersVector) {
-    return refused(push.worker, "is for a vector, for which nobody can wait");
+    return refused(push.worker, "is for a vector, which only Async() allows");
   }
   CIRANDA_TRY(begin_states(push));
   return vectors_.reserve(push.into);

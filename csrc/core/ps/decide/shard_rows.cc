@@ -13,7 +13,8 @@ namespace ciranda::ps {
 Status Shard::check_rows(std::size_t table, std::span<const std::uint64_t> rows) const {
   if (!given_ || table >= rows_.size()) {
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "there is no table " + std::to_string(table) + " of rows, or not yet"};
+                 .text = "there is no table " + std::to_string(table) +
+                         " of rows, or it has not been declared yet"};
   }
   return rows_[table].check(rows);
 }
@@ -25,12 +26,13 @@ Status Shard::check_push(const PushRows& push, std::span<const std::uint64_t> ro
   if (!has_state_for(push.rule, share.table().rule) ||
       !kernels::rests_without_gradient(push.rule)) {
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "a push of rows brings a rule that needs other state"};
+                 .text = "a push of rows has an update rule that needs other state"};
   }
   if (!push.begins) return share.are_there(rows);
   if (share.table().given) return {};
   return Error{.code = ErrorCode::kInvalidArgument,
-               .text = "the table '" + share.table().name + "' makes its rows itself"};
+               .text = "the table '" + share.table().name +
+                       "' initializes its rows itself, so a push cannot set them"};
 }
 
 Status Shard::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, std::byte* into) {
@@ -72,7 +74,7 @@ Status Shard::repeat_rows(const Change& change, std::span<const std::byte> data)
   std::vector<std::uint64_t> rows(whole ? push.count : 0);
   if (!rows.empty()) std::memcpy(rows.data(), data.data(), bytes);
   if (!whole || !check_push(push, rows)) {
-    return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept has other rows"};
+    return Error{.code = ErrorCode::kMalformed, .text = "a stored change has other rows"};
   }
   apply_rows(change.worker, push, rows, data.data() + bytes);
   return {};

@@ -47,9 +47,9 @@ Status Shard::check_form(const Push& push) const {
         has_state = has_state && has_state_for(rule, model_.tables[table].rule);
       });
   if (!of_all || push.used.size() != steps_.size()) {
-    return refused(push.worker, "speaks of another number of parameters");
+    return refused(push.worker, "is for another number of parameters");
   }
-  if (!has_state) return refused(push.worker, "brings a rule that needs other state");
+  if (!has_state) return refused(push.worker, "has an update rule that needs other state");
   return {};
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kStepsMax = INT64_MAX / 2;
 
 Error no_change_of_this(const char* why) {
-  return {.code = ErrorCode::kMalformed, .text = std::string("a change that was kept ") + why};
+  return {.code = ErrorCode::kMalformed, .text = std::string("a stored change ") + why};
 }
 
 }  // namespace
@@ -47,20 +47,20 @@ void Shard::skip(const Push& push, Outcome outcome) {
 Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   if (change.kind == Change::Kind::kRows) return repeat_rows(change, data);
   const std::uint64_t share = layout_.share_bytes(server_);
-  if (change.pushes.empty()) return no_change_of_this("is of no worker");
+  if (change.pushes.empty()) return no_change_of_this("names no worker");
   Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
   std::vector<const Push*> pushes;
   for (const Push& push : change.pushes) {
     if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push) ||
         !begin_states(push) || !vectors_.reserve(push.into)) {
-      return no_change_of_this("is of another model");
+      return no_change_of_this("belongs to another model");
     }
     update.gradients.push_back(data.data() + pushes.size() * share);
     pushes.push_back(&push);
   }
   const bool applied = change.kind == Change::Kind::kApplied;
   if (data.size() != (applied ? pushes.size() * share : 0)) {
-    return no_change_of_this("has other gradients than it says");
+    return no_change_of_this("does not have the gradients that it lists");
   }
   update.pushes = pushes;
   if (applied) make(update);

@@ -25,12 +25,14 @@ Status TaskProtocol::take(Worker from, const Message& message, Left left, Answer
   Status taken;
   if (const auto* wanted = std::get_if<TakeTask>(&message)) {
     if (from == coordinator()) {
-      return Error{.code = ErrorCode::kMalformed, .text = "the coordinator takes no tasks"};
+      return Error{.code = ErrorCode::kMalformed,
+                   .text = "the coordinator asked for a task, as only workers do"};
     }
     taken = take(from, *wanted);
   } else if (from != coordinator()) {
     return Error{.code = ErrorCode::kMalformed,
-                 .text = "worker " + std::to_string(from) + " schedules tasks, as coordinators do"};
+                 .text = "worker " + std::to_string(from) +
+                         " schedules tasks, as only the coordinator does"};
   } else if (const auto* task = std::get_if<Schedule>(&message)) {
     taken = schedule(*task);
   } else if (const auto* last = std::get_if<CloseTasks>(&message)) {
@@ -136,8 +138,8 @@ std::optional<Message> TaskProtocol::answer_to(const AskTask& question, Left lef
   }
   if (!question.waits || ledger_.outcome(question.task) != nullptr) return status(question.task);
   if (!left.all_workers) return std::nullopt;
-  return gone("all workers have left, and task " + std::to_string(question.task) +
-              " is not done; they have to call ps.run()");
+  return gone("all workers have left, but task " + std::to_string(question.task) +
+              " is not done; every worker must call ps.run()");
 }
 
 TaskStatus TaskProtocol::status(TaskId task) const {
@@ -172,7 +174,7 @@ Status TaskProtocol::repeat(const Change& change) {
     case Change::Kind::kResumed:
       break;
   }
-  return Error{.code = ErrorCode::kMalformed, .text = "a change that was kept is of no task"};
+  return Error{.code = ErrorCode::kMalformed, .text = "a stored change belongs to no task"};
 }
 
 Status TaskProtocol::restore(std::span<const std::byte> saved) {

@@ -104,7 +104,7 @@ Status Vectors::reserve(VectorId vector) {
   }
   for (const Run& run : runs_) {
     if (run.dtype == DType::kFloat32 || run.dtype == DType::kFloat64) continue;
-    return refused("vectors are of float32 and float64, and a parameter is of " +
+    return refused("vectors hold float32 and float64, but a parameter is " +
                    std::string(dtype_name(run.dtype)));
   }
   while (arrays_.size() < vector) {

@@ -95,7 +95,8 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes) {
   Reader in(bytes);
   Manifest manifest;
   if (in.u32("manifest.version") != kManifestVersion && in.ok()) {
-    return Error{.code = ErrorCode::kMismatch, .text = "it is of another version of ciranda"};
+    return Error{.code = ErrorCode::kMismatch,
+                 .text = "it was written by another version of ciranda"};
   }
   manifest.checkpoint = in.varint("manifest.checkpoint", kCheckpointMax);
   manifest.servers = static_cast<int>(in.varint("manifest.servers", kServersMax));
@@ -143,7 +144,7 @@ Status CheckpointFiles::claim(const Origin& origin) {
   if (::flock(owner_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     owner_.reset();
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "another job makes its checkpoints in " + folder_ +
+                 .text = "another job writes its checkpoints to " + folder_ +
                          "; give each job a folder of its own"};
   }  // other errors: the file system has no locks, so a second job goes unnoticed
   std::string owner(kOwnerBytesMax, '\0');
@@ -196,7 +197,8 @@ void CheckpointFiles::complain(Checkpoint checkpoint, const std::string& why) {
   }
   pause(monotonic_ns());
   if (what == std::exchange(said_, what)) return;
-  std::fprintf(stderr, "ciranda-ps: there is no checkpoint %llu, the one before stays: %s\n",
+  std::fprintf(stderr,
+               "ciranda-ps: checkpoint %llu was not made, and the one before it stays: %s\n",
                static_cast<unsigned long long>(checkpoint), why.c_str());
 }
 
@@ -258,7 +260,7 @@ void CheckpointFiles::close() {
 void CheckpointFiles::withdraw(Checkpoint checkpoint) {
   CIRANDA_ASSERT(!late_ && checkpoint <= latest_);  // I29: it was closed
   if (checkpoint != latest_ || is_whole(checkpoint_folder(folder_, checkpoint))) return;
-  give_up("a worker that was lost came back with a push that may belong to it");
+  give_up("a worker that was lost came back with a push that may belong to this checkpoint");
 }
 
 void CheckpointFiles::give_up(const std::string& why) {

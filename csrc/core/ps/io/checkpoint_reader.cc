@@ -83,7 +83,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& path) {
         [&](Checkpoint number) { return is_whole(checkpoint_folder(folder, number)); });
     if (newest == numbers.rend()) {
       return Error{.code = ErrorCode::kInvalidArgument,
-                   .text = "there is no whole checkpoint in " + path};
+                   .text = "there is no complete checkpoint in " + path};
     }
     folder = checkpoint_folder(folder, *newest);
   }
@@ -105,7 +105,7 @@ Result<CheckpointReader::Part> CheckpointReader::part(int server) const {
   Part part;
   CIRANDA_TRY(read_snapshot(part_name(server), part.job, part.shard));
   if (part.shard->layout().servers() != servers_ || part.shard->server() != server) {
-    return cannot_use(part_name(server), "it is another server's");
+    return cannot_use(part_name(server), "it belongs to another server");
   }
   CIRANDA_TRY(repeat_late(folder_ + "/" + part_file(kLateFile, server, servers_), *part.shard));
   return part;
@@ -123,8 +123,8 @@ Result<std::unique_ptr<Shard>> CheckpointReader::share(int server, int servers, 
     if (!share) share = std::make_unique<Shard>(one.model(), servers, server, workers);
     const std::string other = difference(share->model(), one.model());
     if (!other.empty() || read.value().job != job) {
-      return cannot_use(part_name(each), "it is not of the job that the part of server 0 is of: " +
-                                             (other.empty() ? "that is '" + job + "'" : other));
+      return cannot_use(part_name(each), "it belongs to another job than the part of server 0: " +
+                                             (other.empty() ? "that job is '" + job + "'" : other));
     }
     if (share->has_memory()) share->take_over(one);
     if (!share->has_memory()) {

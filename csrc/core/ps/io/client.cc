@@ -191,8 +191,8 @@ Status Client::declare(const Model& model, const Fill& fill) {
   if (declared_) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text =
-                     "this worker has declared its parameters already; servers hold those of "
-                     "one model"};
+                     "this worker has declared its parameters already; servers hold the parameters "
+                     "of one model"};
   }
   std::vector<std::byte> model_blob;
   encode(model, model_blob);

@@ -238,9 +238,9 @@ Result<T> Client::hear(int server) {
     }
     asked_[at(server)].question.reset();
     if (T* wanted = std::get_if<T>(&message.value())) return std::move(*wanted);
-    return Error{
-        .code = ErrorCode::kMalformed,
-        .text = "server " + std::to_string(server) + " answered something else than it was asked"};
+    return Error{.code = ErrorCode::kMalformed,
+                 .text = "server " + std::to_string(server) +
+                         " sent an answer that does not fit the question"};
   }
 }
 

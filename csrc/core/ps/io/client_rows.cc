@@ -24,7 +24,7 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
   if (!declared_ || table >= model_.row_tables.size()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is no table " + std::to_string(table) +
-                         " of rows; make it before DistributedOptimizer, which declares it"};
+                         " of rows; make the table before DistributedOptimizer, which declares it"};
   }
   const auto count = static_cast<std::uint64_t>(servers());
   std::vector<std::vector<std::uint64_t>> numbers(count);
@@ -36,9 +36,9 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
     own.rows_bytes = numbers[server].size() * model_.row_tables[table].columns * sizeof(float);
     const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
     if (numbers[server].size() > kRowsAtOnceMax) {
-      return Error{
-          .code = ErrorCode::kLimit,
-          .text = "more than " + std::to_string(kRowsAtOnceMax) + " rows of one server at once"};
+      return Error{.code = ErrorCode::kLimit,
+                   .text = "one call asks for more than " + std::to_string(kRowsAtOnceMax) +
+                           " rows of one server"};
     }
     if (bytes == 0) continue;
     if (!fits(own.memory.segment.bytes(), bytes)) {

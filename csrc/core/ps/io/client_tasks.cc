@@ -14,15 +14,15 @@ Status check_size(const char* what, const std::string& text) {
   if (text.size() <= kTaskTextBytesMax) return {};
   return Error{.code = ErrorCode::kLimit,
                .text = std::string(what) + " takes " + std::to_string(text.size()) +
-                       " bytes, and at most " + std::to_string(kTaskTextBytesMax) +
-                       " are possible; pass large data through files, or the parameters"};
+                       " bytes; the limit is " + std::to_string(kTaskTextBytesMax) +
+                       "; pass large data through files or the parameters"};
 }
 
 }  // namespace
 
 Result<Given> Client::take_task(bool failed, std::string text) {
   const MutexLock lock(mutex_);
-  CIRANDA_TRY(check_size("what a task returns", text));
+  CIRANDA_TRY(check_size("the result of a task", text));
   CIRANDA_TRY(hear_answers());
   CIRANDA_TRY(
       ask(kServer, TakeTask{.done = part_.task, .failed = failed, .text = std::move(text)}));
@@ -78,7 +78,8 @@ Result<std::vector<double>> Client::work(VectorWork work) {
     if (!values) return values.error();
     if (values.value().dots.size() != dots.size()) {
       return Error{.code = ErrorCode::kMalformed,
-                   .text = "server " + std::to_string(server) + " answers with other sums"};
+                   .text = "server " + std::to_string(server) +
+                           " answered with another number of dot products"};
     }
     for (std::size_t i = 0; i < dots.size(); ++i) dots[i] += values.value().dots[i];
   }

@@ -133,7 +133,7 @@ Result<RecordReader> RecordReader::open(const std::string& path) {
   const auto size = static_cast<std::uint64_t>(facts.st_size);
   if (size >= kBeginBytes) CIRANDA_TRY(read_all(file.get(), 0, begin, path));
   if (size < kBeginBytes || std::memcmp(begin.data(), kMagic.data(), kMagic.size()) != 0) {
-    return Error{.code = ErrorCode::kMalformed, .text = path + " is no file of records"};
+    return Error{.code = ErrorCode::kMalformed, .text = path + " is not a file of records"};
   }
   const auto key = Secret::take(std::span(begin).last<Secret::kBytes>());
   if (!key) return key.error();

@@ -96,9 +96,9 @@ Status Server::find_state() {
   }
   if (options_.state && protocol.resumes && found_.empty()) {
     return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "there is nothing to go on with in " + options_.state->folder +
-                         ": a job that has ended leaves nothing, nor one without parameters yet; "
-                         "start it without --resume"};
+                 .text = "there is no state to resume in " + options_.state->folder +
+                         ": a job leaves no state if it has ended or has no parameters yet; start "
+                         "this job without --resume"};
   }
   CheckpointFiles::Origin origin{.job = files_ ? files_->job() : ""};
   if (!options_.restored.empty() && found_.empty()) {
@@ -279,12 +279,11 @@ void Server::refuse_who_stays_out() {
   for (auto& [caller, connection] : connections_) {
     if (turn_ns_ < connection.enters_by_ns) continue;
     connection.enters_by_ns = kNever;
-    protocol_.refuse(
-        caller,
-        {.code = ErrorCode::kTimeout,
-         .text = "a worker has connected and not entered, and no descriptor is left for "
-                 "others; raise ulimit -n"},
-        turn_ns_, answers_);
+    protocol_.refuse(caller,
+                     {.code = ErrorCode::kTimeout,
+                      .text = "a worker has connected but not entered the job, and no file "
+                              "descriptor is left for other workers; raise ulimit -n"},
+                     turn_ns_, answers_);
   }
 }
 

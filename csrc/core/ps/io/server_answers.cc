@@ -69,7 +69,7 @@ void Server::report_waits() {
   if (!awaits_ns_) awaits_ns_ = turn_ns_;
   if (turn_ns_ < notice_.due_ns(*awaits_ns_)) return;
   notice_.say(*awaits_ns_, turn_ns_,
-              "worker " + std::to_string(*whom) + ", whose parameters are the first");
+              "worker " + std::to_string(*whom) + ", whose parameters the servers begin with");
 }
 
 void Server::send_answers() {

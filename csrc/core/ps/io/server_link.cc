@@ -105,7 +105,7 @@ class LinkElsewhere final : public ServerLink {
       message_ = std::move(message).value();
       if (is_unasked(*message_)) {
         return Error{.code = ErrorCode::kMalformed,
-                     .text = "a server sends data for which nobody has asked"};
+                     .text = "a server sent data that this process had not asked for"};
       }
       link_.expect(places_of(*message_));
     }

@@ -129,7 +129,7 @@ Status StateFiles::recover(std::uint64_t now_ns) {
   if (keeps_log() && !log_) CIRANDA_TRY(open_log(log_generation_));
   found_ = "version " + std::to_string(protocol_.shard()->version()) + ", of a snapshot and " +
            std::to_string(changes) + (changes == 1 ? " change since" : " changes since") +
-           (torn ? ", behind which the log is torn" : "");
+           (torn ? "; the log is torn after them" : "");
   return {};
 }
 

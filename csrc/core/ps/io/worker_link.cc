@@ -31,7 +31,8 @@ Error gone() {
 }
 
 Error no_memory_came() {
-  return {.code = ErrorCode::kMalformed, .text = "a message came without its memory"};
+  return {.code = ErrorCode::kMalformed,
+          .text = "a worker's message came without its shared memory"};
 }
 
 // -------------------------------------------------------------------------------------------
@@ -253,8 +254,8 @@ class RemoteLink final : public WorkerLink {
       if (memory_) {
         return Error{.code = ErrorCode::kInvalidArgument,
                      .text =
-                         "this worker has declared its parameters already; servers hold those "
-                         "of one model"};
+                         "this worker has declared its parameters already; servers hold the "
+                         "parameters of one model"};
       }
       model_blob_.resize(what->model_bytes);
       link_.expect({std::span(model_blob_)});
@@ -264,22 +265,24 @@ class RemoteLink final : public WorkerLink {
     if (std::holds_alternative<Push>(*message_)) {
       if (!memory_) {
         return Error{.code = ErrorCode::kMalformed,
-                     .text = "a worker pushes that has not declared its parameters"};
+                     .text = "a worker pushed before it had declared its parameters"};
       }
       expect(layout_->gradients_of(server_));
       return {};
     }
     if (std::holds_alternative<MoveGradients>(*message_)) {
-      return Error{.code = ErrorCode::kMalformed,
-                   .text = "a worker of another host has no memory here that could move"};
+      return Error{
+          .code = ErrorCode::kMalformed,
+          .text = "a worker of another host sent a message that only workers of this host send"};
     }
     const bool asks = std::holds_alternative<PullRows>(*message_) ||
                       std::holds_alternative<PushRows>(*message_) ||
                       std::holds_alternative<FetchState>(*message_) ||
                       std::holds_alternative<FetchSteps>(*message_);
     if (asks && std::exchange(asked_, true)) {
-      return Error{.code = ErrorCode::kMalformed,
-                   .text = "a worker asks for rows or state before the answer to the one before"};
+      return Error{
+          .code = ErrorCode::kMalformed,
+          .text = "a worker asked for rows or state before its previous question was answered"};
     }
     if (const auto* wanted = std::get_if<PullRows>(&*message_)) {
       return expect_rows(wanted->table, wanted->count, /*and_gradients=*/false);

@@ -58,7 +58,8 @@ std::optional<std::uint64_t> Acceptor::next_deadline_ns() const {
 
 Result<std::vector<ProvenSocket>> Acceptor::poll(std::uint64_t now_ns) {
   if (!keys_->of(Purpose::kControl).intact()) {
-    return Error{.code = ErrorCode::kForked, .text = "a forked child takes no calls of the job"};
+    return Error{.code = ErrorCode::kForked,
+                 .text = "a forked child accepts no connections of the job"};
   }
   std::vector<ProvenSocket> proven;
   expire(now_ns);
@@ -97,7 +98,7 @@ Status Acceptor::take_calls(int listener, std::uint64_t now_ns, int& budget) {
     } else if (is_out_of_descriptors(errno)) {
       if (!take_call_with_spare(listener, now_ns)) break;
     } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP) {
-      return Error::from_errno("cannot take calls", errno);
+      return Error::from_errno("cannot accept connections", errno);
     }  // else: the caller is gone already or the network failed; the next call may succeed
   }
   return {};
@@ -113,15 +114,16 @@ void Acceptor::take_call(Fd socket, const SocketAddress& from, std::uint64_t now
   const Status heard = hear_cookie(caller);
   if (!caller.showed_cookie && !gets_turn(now_ns)) {
     return refuse(std::move(caller.stream), from,
-                  "too many came without the job's cookie; for " +
-                      std::to_string(kGuardMs / 1'000) + " s only callers with it are heard");
+                  "too many callers came without the job's cookie; for " +
+                      std::to_string(kGuardMs / 1'000) +
+                      " s this process answers only callers that have it");
   }
   if (!heard) return refuse(std::move(caller.stream), from, heard.error().text);
   CIRANDA_ASSERT(strangers_.size() <= kStrangersMax);
   if (strangers_.size() == kStrangersMax) {
     CIRANDA_ASSERT(caller.showed_cookie || !least_welcome()->showed_cookie);  // by gets_turn()
-    drop(least_welcome(),
-         "it was the oldest of " + std::to_string(kStrangersMax) + " that had proven nothing");
+    drop(least_welcome(), "it was the oldest of " + std::to_string(kStrangersMax) +
+                              " callers that had not proven the job's key");
   }
   strangers_.push_back(std::move(caller));
   const Status watched = watch(strangers_.back().stream.fd());
@@ -193,7 +195,7 @@ bool Acceptor::take_call_with_spare(int listener, std::uint64_t now_ns) {
     take_call(std::move(socket), from, now_ns);
   } else {
     refuse(Stream(std::move(socket)), from,
-           "this process has no file descriptor left for it; raise the limit (ulimit -n)");
+           "this process has no file descriptor left for the caller; raise the limit (ulimit -n)");
     spare_ = open_spare();
   }
   return true;
@@ -298,7 +300,7 @@ void Acceptor::close_listeners() noexcept {
 
 void Acceptor::expire(std::uint64_t now_ns) {
   while (!strangers_.empty() && strangers_.front().deadline_ns <= now_ns) {
-    drop(strangers_.begin(), "it proved nothing in time");
+    drop(strangers_.begin(), "it did not prove the job's key in time");
   }
 }
 

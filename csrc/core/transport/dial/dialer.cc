@@ -122,7 +122,7 @@ Result<std::optional<ProvenSocket>> Dialer::advance_attempt(std::uint64_t now_ns
   }
   if (now_ns < attempt.deadline_ns) return std::optional<ProvenSocket>();
   return Error{.code = ErrorCode::kTimeout,
-               .text = attempt.connected ? "it did not prove in time that it is of this job"
+               .text = attempt.connected ? "it did not prove in time that it belongs to this job"
                                          : "nobody answered at " +
                                                to_string(attempt.address.endpoint()) + " in time"};
 }
@@ -130,10 +130,11 @@ Result<std::optional<ProvenSocket>> Dialer::advance_attempt(std::uint64_t now_ns
 // Continues the handshake. Returns true when both sides are proven.
 Result<bool> Dialer::prove() {
   Attempt& attempt = *attempt_;
-  const Error hung_up{.code = ErrorCode::kRankLost,
-                      .text =
-                          "it hung up: it may be of another job, epoch or version, have another "
-                          "key or have this rank already; its own log says which"};
+  const Error hung_up{
+      .code = ErrorCode::kRankLost,
+      .text =
+          "it closed the connection: it may belong to another job, epoch or version, hold another "
+          "key, or have this rank already; its log says which"};
   if (!attempt.cookie_sent) {
     if (!send_cookie(attempt.stream.fd())) return hung_up;
     attempt.cookie_sent = true;
@@ -142,9 +143,9 @@ Result<bool> Dialer::prove() {
     auto established = attempt.stream.establish();
     // A peer that speaks TLS sends an alert before it closes the connection.
     if (!established && established.error().code == ErrorCode::kRankLost) {
-      return Error{
-          .code = ErrorCode::kRankLost,
-          .text = "it hung up where TLS begins: probably " + std::string(kTlsForAllOrNone)};
+      return Error{.code = ErrorCode::kRankLost,
+                   .text = "it closed the connection when TLS began: probably " +
+                           std::string(kTlsForAllOrNone)};
     }
     if (!established || !established.value()) return established;
     attempt.established = true;

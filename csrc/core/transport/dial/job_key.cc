@@ -32,9 +32,11 @@ Result<std::size_t> read_all(int fd, Buffer& buffer, std::uint64_t deadline_ns) 
     auto readable = wait_readable(fd, deadline_ns);
     if (!readable) return readable.error();
     if (!readable.value()) {
-      return Error{.code = ErrorCode::kTimeout,
-                   .text = "the job's key did not come through descriptor " + std::to_string(fd) +
-                           " in time; the starter must write it and close its end"};
+      return Error{
+          .code = ErrorCode::kTimeout,
+          .text =
+              "the job's key did not come through descriptor " + std::to_string(fd) +
+              " in time; the program that starts the ranks must write the key and close its end"};
     }
     const ssize_t count = read_some(fd, std::span(buffer).subspan(have), have);
     if (count < 0) {
@@ -83,10 +85,11 @@ Result<Secret> read_key_file(const std::string& path) {
   }
   if (!S_ISREG(facts.st_mode)) return unfit(path, "is not a regular file");
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0) {
-    return unfit(path, "belongs to user " + std::to_string(facts.st_uid) + ", not to this one");
+    return unfit(path, "belongs to user " + std::to_string(facts.st_uid) + ", not to this user");
   }
   if ((facts.st_mode & 077) != 0) {
-    return unfit(path, "can be read or written by others (chmod 600 it, if nobody has read it)");
+    return unfit(
+        path, "can be read or written by other users (if nobody has read it, chmod 600 the file)");
   }
   return key_of(fd.get(), path, 0);
 }

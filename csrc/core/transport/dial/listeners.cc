@@ -61,8 +61,7 @@ Result<Listeners> listen_at_rendezvous(const Endpoint& rendezvous, Fd inherited,
       auto socket = listen_tcp(host, {port, port});
       if (!socket) {
         Error error = socket.error();
-        error.text +=
-            "; let the ranks meet elsewhere: CIRANDA_RENDEZVOUS=host:port for all of them";
+        error.text += "; choose another address: set CIRANDA_RENDEZVOUS=host:port for all ranks";
         return error;
       }
       listeners.sockets.push_back(std::move(socket).value());

@@ -205,7 +205,7 @@ class Leader {
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     }
     return {.code = ErrorCode::kTimeout,
-            .text = "of " + std::to_string(join_.size) + " ranks, these did not join within " +
+            .text = "these of the " + std::to_string(join_.size) + " ranks did not join within " +
                     std::to_string(join_.timeout_ms / 1000) + " s: " + missing +
                     (stranger_.empty() ? "" : "; turned away: " + stranger_)};
   }
@@ -261,8 +261,10 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
   }
   if (answer.kind == Answer::Kind::kControl && fds.size() == 2) {
     if (answer.control_bytes != (ControlBlock::memory_bytes(mesh.size) + 4095) / 4096 * 4096) {
-      return invalid("rank 0 was built with another layout; install the same ciranda everywhere",
-                     0);
+      return invalid(
+          "rank 0 has a ciranda with another memory layout; install the same ciranda for every "
+          "rank",
+          0);
     }
     auto control = MemorySegment::open(std::move(fds[0]), answer.control_bytes);
     if (!control) return control.error();
@@ -277,7 +279,7 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
         .socket = std::move(fds[0]), .doorbell = std::move(fds[1]), .pid = answer.pid};
     return {};
   }
-  return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
+  return Error{.code = ErrorCode::kMalformed, .text = "rank 0 sent an invalid answer", .rank = 0};
 }
 
 // Connects to rank 0. Gives up early if the ranks have already met and this process seems to be the
@@ -293,7 +295,7 @@ Result<Fd> find_rank_0(const UnixJoin& join, std::uint64_t deadline_ns) {
   auto socket = connect_in_job_folder(join.folder, deadline_ns, join.timeout_ms);
   if (socket || socket.error().code != ErrorCode::kTimeout || !is_taken(join.folder)) return socket;
   Error error = socket.error();
-  error.text += "; another job runs there, so give each a MASTER_PORT of its own";
+  error.text += "; another job uses this address, so give each job its own MASTER_PORT";
   return error;
 }
 
@@ -320,9 +322,8 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   const int fds[] = {own.doorbell.get()};
   CIRANDA_TRY(send_packet(socket.value().get(), bytes_of(hello), fds));
 
-  const Error gone{.code = ErrorCode::kRankLost,
-                   .text = "rank 0 went away while the job was starting",
-                   .rank = 0};
+  const Error gone{
+      .code = ErrorCode::kRankLost, .text = "rank 0 ended while the job was starting", .rank = 0};
   // Rank 0 sends the control memory, then one answer for each other client. Its timeout may have
   // begun later, and it knows which ranks are missing, so wait longer than it does.
   for (int expected = join.size - 1; expected > 0; --expected) {
@@ -332,7 +333,7 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
       return Error{.code = ErrorCode::kTimeout,
                    .text = "rank 0 did not answer within " +
                            std::to_string(join.timeout_ms / 1000) +
-                           " s; it may still wait for other ranks",
+                           " s; rank 0 may still be waiting for other ranks",
                    .rank = 0};
     }
     Answer answer;
@@ -342,7 +343,7 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
     if (packet.value().what != Received::kPacket) return gone;
     if (packet.value().bytes != sizeof answer || answer.magic != kMagic) {
       return Error{
-          .code = ErrorCode::kMalformed, .text = "rank 0 sent a strange answer", .rank = 0};
+          .code = ErrorCode::kMalformed, .text = "rank 0 sent an invalid answer", .rank = 0};
     }
     CIRANDA_TRY(apply_answer(mesh, answer, packet.value().fds));
   }

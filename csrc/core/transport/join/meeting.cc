@@ -41,7 +41,7 @@ Status send_whole(ControlConnection& connection, Message message,
     if (!writable.value()) {
       return Error{.code = ErrorCode::kTimeout,
                    .text = "rank " + std::to_string(connection.peer()) + " at " +
-                           connection.address() + " does not listen to this rank",
+                           connection.address() + " does not read what this rank sends",
                    .rank = connection.peer()};
     }
     CIRANDA_TRY(connection.flush());
@@ -52,14 +52,15 @@ Status send_whole(ControlConnection& connection, Message message,
 Error host_table_too_long(std::size_t ranks, std::size_t bytes) {
   return {.code = ErrorCode::kLimit,
           .text = "the addresses of " + std::to_string(ranks) + " ranks take " +
-                  std::to_string(bytes) + " bytes, at most " +
+                  std::to_string(bytes) + " bytes; the limit is " +
                   std::to_string(kSealedPayloadBytesMax) +
-                  " can be told; let each rank use one interface (--nic, CIRANDA_NIC)"};
+                  "; let each rank use one interface (--nic, CIRANDA_NIC)"};
 }
 
 Error speaks_for_others(std::size_t host) {
-  return {.code = ErrorCode::kInvalidArgument,
-          .text = "who introduced host " + std::to_string(host) + " is not its local rank 0"};
+  return {
+      .code = ErrorCode::kInvalidArgument,
+      .text = "the rank that introduced host " + std::to_string(host) + " is not its local rank 0"};
 }
 
 // Number of the acceptor in the SocketSet. A speaker's number is its rank, which is never 0.
@@ -186,9 +187,9 @@ class Leader {
   Error nobody_came() {
     const auto strangers = acceptor_.summary(monotonic_ns());
     return {.code = ErrorCode::kTimeout,
-            .text = "of " + std::to_string(host_table_builder_.ranks().size()) +
-                    " ranks, these did not join rank 0 at " + to_string(meeting_.rendezvous) +
-                    " within " + std::to_string(meeting_.timeout_ms / 1000) + " s: " +
+            .text = "these of the " + std::to_string(host_table_builder_.ranks().size()) +
+                    " ranks did not join rank 0 at " + to_string(meeting_.rendezvous) + " within " +
+                    std::to_string(meeting_.timeout_ms / 1000) + " s: " +
                     list(host_table_builder_.missing()) + (strangers ? "; it " + *strangers : "")};
   }
 
@@ -221,7 +222,7 @@ Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int
     if (!readable.value()) {
       return Error{.code = ErrorCode::kTimeout,
                    .text = "rank 0 at " + to_string(meeting.rendezvous) + " heard this rank, but " +
-                           "others did not join within " +
+                           "other ranks did not join within " +
                            std::to_string(meeting.timeout_ms / 1000) + " s",
                    .rank = 0};
     }

@@ -156,12 +156,13 @@ std::string name_of_process(pid_t pid) {
 }
 
 Error of_another_job(const LocalRank& rank_0, const LocalRank& other, const std::string& how) {
-  return {.code = ErrorCode::kInvalidArgument,
-          .text = "rank " + std::to_string(other.number) + " (pid " + std::to_string(other.pid) +
-                  ") was started " + how + " than rank 0 (pid " + std::to_string(rank_0.pid) +
-                  "), so it seems to be of another job; give each job a MASTER_PORT of its own, "
-                  "or, where they are one job, set CIRANDA_JOB_ID to one name for all its ranks",
-          .rank = other.number};
+  return {
+      .code = ErrorCode::kInvalidArgument,
+      .text = "rank " + std::to_string(other.number) + " (pid " + std::to_string(other.pid) +
+              ") was started " + how + " than rank 0 (pid " + std::to_string(rank_0.pid) +
+              "), so it seems to belong to another job; give each job its own MASTER_PORT, or, if "
+              "both ranks belong to one job, set CIRANDA_JOB_ID to the same name for all its ranks",
+      .rank = other.number};
 }
 
 }  // namespace
@@ -208,10 +209,10 @@ std::string heir_of_a_rank(const std::string& variable) {
   if (variable.empty() || !number || environment_value(parent, variable) != number) return "";
   const bool ours = variable == "CIRANDA_RANK";
   return "this process is a child of rank " + *number + " (" + name_of_process(parent) +
-         "), whose variables it has inherited; to run for itself it must not have " +
+         "), and has inherited that rank's variables; to run on its own, it must not have " +
          (ours ? "CIRANDA_RANK, HOROVOD_RANK and RANK (env -u CIRANDA_RANK -u HOROVOD_RANK -u RANK)"
                : variable + " (env -u " + variable +
-                     "), and as a rank of another job it needs a MASTER_PORT of its own");
+                     "); to be a rank of another job, it needs its own MASTER_PORT");
 }
 
 }  // namespace ciranda

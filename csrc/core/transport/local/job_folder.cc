@@ -49,12 +49,12 @@ Status check_folder(const std::string& folder) {
   if (facts.st_uid != ::geteuid()) {
     return invalid(
         "the job folder " + folder + " belongs to " + name_of_user(facts.st_uid) +
-        ", who can make it first where its place is known; set XDG_RUNTIME_DIR, or "
+        ", who could make it first because its path is predictable; set XDG_RUNTIME_DIR, or "
         "CIRANDA_JOB_DIR for all ranks of this host, to a folder that only you can write");
   }
   if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0) {
     return invalid("the job folder " + folder +
-                   " is not a private directory of this user; remove it or make it mode 0700");
+                   " is not a private directory of this user; remove it, or give it mode 0700");
   }
   return {};
 }

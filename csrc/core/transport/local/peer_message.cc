@@ -26,7 +26,7 @@ Result<std::optional<ReceivedMessage>> receive_message(int socket) {
       break;
   }
   if (packet.value().bytes != sizeof(PeerMessage) || packet.value().fds.size() != 1) {
-    return Error{.code = ErrorCode::kMalformed, .text = "a local rank sent a strange message"};
+    return Error{.code = ErrorCode::kMalformed, .text = "a local rank sent an invalid message"};
   }
   received.fd = std::move(packet.value().fds[0]);
   return std::optional<ReceivedMessage>(std::move(received));

@@ -55,7 +55,7 @@ Result<std::optional<Network>> parse_network(std::string_view text) {
   }
   return Error{.code = ErrorCode::kInvalidArgument,
                .text = "'" + std::string(text) +
-                       "' is no network; write for example 10.0.0.0/8 or 2001:db8::/32"};
+                       "' is not a network; write for example 10.0.0.0/8 or 2001:db8::/32"};
 }
 
 Result<Pattern> parse_pattern(std::string_view text) {

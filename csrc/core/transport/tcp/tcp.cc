@@ -77,12 +77,12 @@ Status bind_one_of(int socket, SocketAddress address, const std::string& host, P
     const auto user = who_listens_on(ports.first);
     return Error::from_errno(
         "cannot listen on " + to_string(Endpoint{.host = host, .port = ports.first}) +
-            ", which a program" + (user ? " of " + name_of_user(*user) : "") + " has",
+            ", which another program" + (user ? " of " + name_of_user(*user) : "") + " uses",
         EADDRINUSE);
   }
   return Error::from_errno("every port from " + std::to_string(ports.first) + " to " +
                                std::to_string(ports.last) + " of " + host +
-                               " is taken; give a wider range, or none at all",
+                               " is taken; give a wider range, or no range",
                            EADDRINUSE);
 }
 
@@ -181,15 +181,15 @@ Result<SocketAddress> peer_address(int socket) {
 Result<Fd> listen_tcp(const std::string& host, PortRange ports) {
   if (ports.first > ports.last || (ports.first == 0 && ports.last != 0)) {
     return invalid("the ports " + std::to_string(ports.first) + " to " +
-                   std::to_string(ports.last) + " are no range; write the lower one first");
+                   std::to_string(ports.last) + " are not a range; write the lower port first");
   }
   auto addresses = resolve({.host = host, .port = 0});
   if (!addresses) return addresses.error();
   const SocketAddress& address = addresses.value().front();
   if (is_wildcard(address)) {
-    return invalid("'" + host +
-                   "' means every network that this machine is in; give the one address on which "
-                   "ranks shall meet");
+    return invalid(
+        "'" + host +
+        "' means every network of this machine; give the one address at which the ranks meet");
   }
   auto socket = make_socket(address.family());
   if (!socket) return socket.error();
@@ -210,7 +210,7 @@ Result<Fd> adopt_listener(Fd socket) {
   socklen_t length = sizeof listens;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 ||
       listens == 0) {
-    return invalid(name + " is no listening socket");
+    return invalid(name + " is not a listening socket");
   }
   auto address = local_address(socket.get());
   if (!address) return address.error();
@@ -218,7 +218,7 @@ Result<Fd> adopt_listener(Fd socket) {
     return invalid(name + " listens, but not for TCP");
   }
   if (is_wildcard(address.value())) {
-    return invalid(name + " listens on every network that this machine is in; bind it to one");
+    return invalid(name + " listens on every network of this machine; bind it to one address");
   }
   if (::fcntl(socket.get(), F_SETFD, FD_CLOEXEC) != 0 ||
       ::fcntl(socket.get(), F_SETFL, O_NONBLOCK) != 0) {
@@ -264,7 +264,7 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
   if (silent_ms < limit_ms) return {};
   return Error{.code = ErrorCode::kRankLost,
                .text = "its host has not answered for " + std::to_string(silent_ms) +
-                       " ms, so it or the network is down"};
+                       " ms, so the host or the network is down"};
 }
 
 Result<Fd> begin_connect(const SocketAddress& address) {

@@ -45,11 +45,11 @@ class Flag(NamedTuple):
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-_ELASTIC = "this is not there yet: the number of ranks stays what it was at the start"
+_ELASTIC = "elastic jobs are not supported yet: the number of ranks does not change"
 _CHOSEN = "gradients are always reduced inside each host first"
 _IN_TURNS = "autotuning takes samples of each setting and of the best so far, in turns"
 _NO_CYCLES = "there are no cycles, an operation starts at once"
-_NO_MPI = "there is no MPI in ciranda, and none is needed; leave the option out"
+_NO_MPI = "ciranda neither has nor needs MPI; leave the option out"
 _MPIRUN = "start the ranks by mpirun itself, which then takes its own options"
 _NO_LOG_TIME = "lines of ciranda have no timestamp; --prefix-output-with-timestamp adds one"
 # horovodrun's --gloo chooses the controller, and not the backend that reduces.

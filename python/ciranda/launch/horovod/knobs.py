@@ -62,12 +62,12 @@ def read(
                 raise LaunchError(f"{name}: controller: {answers['--mpi']}")
             continue
         if section not in _SECTIONS or not isinstance(content, dict | None):
-            notes.append(f"{name}: '{section}' is no section of knobs, and is left out")
+            notes.append(f"{name}: '{section}' is not a section of knobs and is ignored")
             continue
         for knob, value in (content or {}).items():
             where = f"{name}: {section}.{knob}"
             if knob not in _SECTIONS[section]:
-                notes.append(f"{where} is no knob of horovodrun, and is left out")
+                notes.append(f"{where} is not a knob of horovodrun and is ignored")
                 continue
             parameter = _SECTIONS[section][knob]
             answer = answers.get(f"--{parameter.replace('_', '-')}")
@@ -83,8 +83,8 @@ def _load(name: str) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise LaunchError(
-            f"{name}: PyYAML reads it, and is not installed; pip install PyYAML, or write the "
-            "options out"
+            f"{name}: reading it needs PyYAML, which is not installed; pip install PyYAML, or "
+            "give the options on the command line"
         ) from None
     try:
         with open(name, encoding="utf-8") as file:
@@ -96,7 +96,7 @@ def _load(name: str) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise LaunchError(f"{name}{line}: this is no YAML") from error
+        raise LaunchError(f"{name}{line}: this is not YAML") from error
     if not isinstance(content, dict | None):
         raise LaunchError(f"{name}: expected sections of knobs, such as 'params:'")
     return content or {}

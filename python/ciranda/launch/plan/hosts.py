@@ -127,7 +127,9 @@ def parse_hostfile(text: str, file_name: str) -> tuple[Host, ...]:
             hosts += _parse_line(fields, where)
             _check_count(len(hosts), where)
     if not hosts:
-        raise LaunchError(f"{file_name}: no host in it; write one a line, such as: node1 slots=2")
+        raise LaunchError(
+            f"{file_name}: it names no host; write one host a line, such as: node1 slots=2"
+        )
     return _merge(hosts, file_name)
 
 

@@ -65,9 +65,9 @@ def _check_srun(environ: Mapping[str, str]) -> None:
     tasks, nodes = environ.get(slurm.STEP_TASKS), environ.get(slurm.STEP_NODES)
     if nodes is not None and tasks != nodes:
         raise LaunchError(
-            f"srun has started {tasks} tasks on {nodes} node{'s' if nodes != '1' else ''}, but one "
-            f"launcher starts all ranks of a node; give srun --nodes={nodes} --ntasks={nodes}, "
-            "and -np to this"
+            f"srun has started {tasks} tasks on {nodes} node{'s' if nodes != '1' else ''}, but "
+            f"one launcher starts all ranks of a node; give srun --nodes={nodes} "
+            f"--ntasks={nodes}, and give -np to this launcher"
         )
 
 
@@ -90,7 +90,7 @@ def choose_places(
         if places[0].host_count != node.count:
             raise LaunchError(
                 f"--nodes {node.count}: the ranks fill {places[0].host_count} hosts of "
-                f"{named.words}; give the two the same number"
+                f"{named.words}; --nodes must be the number of hosts that get ranks"
             )
         return places
     if np is None:

@@ -49,8 +49,9 @@ def _check_alone(tasks: str) -> None:
     """Raises LaunchError if srun has started several launchers, which would be as many jobs."""
     if tasks != "1":
         raise LaunchError(
-            f"srun has started several launchers ({STEP_TASKS} is {shown(tasks)}), each a job of "
-            "its own; for one job start one without srun, or one on each node with --no-ssh"
+            f"srun has started several launchers ({STEP_TASKS} is {shown(tasks)}), and each "
+            "would start its own job; for one job start one launcher without srun, or one on "
+            "each node with --no-ssh"
         )
 
 

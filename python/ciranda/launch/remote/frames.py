@@ -76,7 +76,7 @@ def read_json(payload: bytes) -> dict[str, Any]:
     try:
         content = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise FrameError("a frame that is no JSON") from error
+        raise FrameError("a frame that is not JSON") from error
     if not isinstance(content, dict):
         raise FrameError("a frame of another form")
     return content
@@ -88,9 +88,9 @@ def read_news(payload: bytes) -> tuple[str, list[int]]:
     word, *texts = payload.decode().split() if match else ("",)
     numbers = [int(text) for text in texts]
     if len(numbers) != _NEWS_NUMBERS.get(word):
-        raise FrameError("news that no supervisor tells")
+        raise FrameError("an event that no supervisor sends")
     if word in ("exit", "again", "late") and not -_SIGNALS <= numbers[1] <= 255:
-        raise FrameError("an exit code that there is not")
+        raise FrameError("an impossible exit code")
     return word, numbers
 
 

@@ -171,7 +171,7 @@ class HostAgents:
             self._advance()
         for agent in self._living():
             if self._stage is _Stage.RUNNING and self._is_silent(agent, now):
-                self._give_up(agent, f"nothing was heard of it for {LEASE_S:g} s")
+                self._give_up(agent, f"its agent has sent nothing for {LEASE_S:g} s")
 
     def _is_silent(self, agent: _Agent, now: float) -> bool:
         """Returns true if the agent's lease is over and none of its output waits to be read.
@@ -275,7 +275,7 @@ class HostAgents:
     def _on_frame(self, agent: _Agent, said: Frame) -> None:
         kind, payload = said
         if kind in _OF_RANKS and self._stage < _Stage.RUNNING:
-            raise FrameError("something of ranks before they were started")
+            raise FrameError("a message about ranks before they were started")
         if kind == frames.HELLO:
             _check_turn(agent, _Stage.CALLED)
             agent.connection = str(frames.read_json(payload).get("ssh", "")).split()
@@ -304,15 +304,15 @@ class HostAgents:
         rendezvous, servers = ready.get("rendezvous"), ready.get("servers")
         own = {str(each.server) for each in agent.servers}
         if not isinstance(servers, dict) or not own.issuperset(servers):
-            raise FrameError("servers that it has not")
+            raise FrameError("servers that it does not have")
         told = [*servers.values(), *([rendezvous] if rendezvous else [])]
         if told and agent.index not in self._listening:
-            raise FrameError("where it listens, which it was not told to")
+            raise FrameError("an endpoint that it was not told to open")
         try:
             for endpoint in told:
                 parse_endpoint(str(endpoint), "its agent")
         except LaunchError:
-            raise FrameError("no address where it listens") from None
+            raise FrameError("an endpoint that is not an address") from None
         self._rendezvous = str(rendezvous) if rendezvous else self._rendezvous
         for server, where in servers.items():
             self._servers_at[int(server)] = where
@@ -324,7 +324,7 @@ class HostAgents:
             if number not in agent.numbers or (number in agent.alive) is not (
                 word in ("exit", "again", "late")
             ):
-                raise FrameError(f"that rank {number} did what it cannot have done")
+                raise FrameError(f"an impossible event of rank {number}")
             agent.alive ^= set() if word in ("late", "fail") else {number}
         agent.done = agent.done or word == "done"
         tell(payload.decode(), self._news)
@@ -334,7 +334,7 @@ class HostAgents:
     def _rank_of(self, agent: _Agent, payload: bytes) -> tuple[int, bytes]:
         rank, content = frames.read_rank(payload)
         if rank not in agent.numbers:
-            raise FrameError(f"something of rank {rank}, which is not there")
+            raise FrameError(f"a message about rank {rank}, which is not on its host")
         return rank, content
 
     def _store_report(self, rank: int, content: bytes) -> None:

@@ -116,9 +116,9 @@ def _key_file_problem(facts: os.stat_result) -> str:
     if not stat.S_ISREG(facts.st_mode):
         return "is not a regular file"
     if facts.st_uid not in (os.geteuid(), 0):
-        return f"belongs to user {facts.st_uid}, not to this one"
+        return f"belongs to user {facts.st_uid}, not to this user"
     if facts.st_mode & 0o077:
-        return "can be read or written by others (chmod 600 it, if nobody has read it)"
+        return "can be read or written by other users (if nobody has read it, chmod 600 the file)"
     return ""
 
 

@@ -95,7 +95,7 @@ def _ssh_problem(answer: Answer) -> str:
         if re.search(pattern, answer.errors, re.MULTILINE):
             name, login = answer.host.name, answer.host.destination
             return f"{login}: {sentence.format(name=name, login=login)}"
-    return f"{answer.host.destination}: ssh failed: {last_line(answer) or 'without a word'}"
+    return f"{answer.host.destination}: ssh failed: {last_line(answer) or 'ssh said nothing'}"
 
 
 _NO_ANSWER = (

@@ -41,12 +41,13 @@ class DistributedSampler(Sampler[int]):
         self.rank = _C.rank() if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(
-                f"DistributedSampler: rank {self.rank} is none of {self.num_replicas} ranks; give "
-                "both of one process set, or neither"
+                f"DistributedSampler: rank {self.rank} is not one of {self.num_replicas} ranks; "
+                "give rank and num_replicas of one process set, or neither"
             )
         if drop_last and uneven:
             raise ValueError(
-                "DistributedSampler: drop_last leaves samples out and uneven keeps all; give one"
+                "DistributedSampler: drop_last leaves samples out and uneven keeps all samples; "
+                "give only one of them"
             )
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.ending: Ending = "drop" if drop_last else "uneven" if uneven else "pad"
@@ -108,8 +109,9 @@ class DistributedSampler(Sampler[int]):
         """
         if state["length"] != len(self.dataset):
             raise ValueError(
-                f"DistributedSampler: the state is of {state['length']} samples, the data set has "
-                f"{len(self.dataset)}; go on with the data that it was saved with"
+                f"DistributedSampler: the state belongs to {state['length']} samples, the data "
+                f"set has {len(self.dataset)}; load the state with the data set that it was "
+                "saved with"
             )
         self.shuffle, self.seed = state["shuffle"], state["seed"]
         self.epoch, self._start, self._advanced = state["epoch"], state["done"], 0

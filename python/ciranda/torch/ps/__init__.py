@@ -97,8 +97,8 @@ class Async:
             )
         if (self.policy == "drop") != (self.max_staleness is not None):
             raise ValueError(
-                "Async: policy='drop' and max_staleness need each other: gradients above it are "
-                "dropped"
+                "Async: policy='drop' and max_staleness must be given together: gradients "
+                "staler than max_staleness are dropped"
             )
         _check_count("Async: max_staleness", self.max_staleness or 0)
 

@@ -39,7 +39,7 @@ def load_checkpoint(
     values = {name: value for name, value, _, _ in saved}
     states = {name: state for name, _, state, _ in saved}
     if optimizer is not None and model is None:
-        _refuse("an optimizer needs the model, which has its parameters' names")
+        _refuse("give the model too: the names of the optimizer's parameters are in it")
     if model is not None:
         own = {n: p for n, p in model.named_parameters() if not isinstance(p, StandIn)}
         _check_model(values, own, strict)
@@ -63,7 +63,10 @@ def _check_model(
     for name, value in values.items():
         if name not in own:
             if strict:
-                _refuse(f"the model has no parameter '{name}'; strict=False leaves it out")
+                _refuse(
+                    f"the model has no parameter '{name}' of the checkpoint; strict=False "
+                    "ignores it"
+                )
             continue
         if own[name].shape != value.shape:
             _refuse(
@@ -77,7 +80,9 @@ def _check_model(
             )
     for name in own:
         if strict and name not in values:
-            _refuse(f"the checkpoint has no parameter '{name}'; strict=False lets it be as it is")
+            _refuse(
+                f"the checkpoint has no parameter '{name}'; strict=False keeps the model's value"
+            )
 
 
 def _names_of(
@@ -101,8 +106,8 @@ def _check_optimizer(
             if rule is None:
                 if strict:
                     _refuse(
-                        f"the checkpoint has no parameter '{name}' of the optimizer's; "
-                        "strict=False lets its state be as it is"
+                        f"the checkpoint has no parameter '{name}' of the optimizer; "
+                        "strict=False keeps the state of that parameter"
                     )
                 continue
             there = _words({key: getattr(rule, key) for key in _KEEPING} | {"kind": rule.kind})

@@ -57,8 +57,8 @@ def evaluate(
     path = os.environ.get(EVALUATED) if folder is None else os.fspath(folder)
     if not path:
         raise InvalidArgumentError(
-            "evaluate: this process is no evaluator; start one by `ciranda run --evaluator`, or "
-            "name the folder of the checkpoints"
+            "evaluate: this process is not an evaluator; start one by `ciranda run "
+            "--evaluator`, or name the folder of the checkpoints"
         )
     curve = _Curve(Path(path) / CURVE)
     over = False
@@ -154,5 +154,5 @@ class _Curve:
                 )
         except ValueError:
             raise InvalidArgumentError(
-                f"evaluate: {self._path} is no curve of an evaluator; move it away"
+                f"evaluate: {self._path} is not a curve of an evaluator; move the file away"
             ) from None

@@ -81,9 +81,9 @@ class _OnServers(Distributed):
         unknown = embedding.not_among(self._ciranda_parameters)
         if unknown is not None:
             raise InvalidArgumentError(
-                f"Embedding '{unknown.name}': {what} the gradients of the optimizer's parameters, "
-                "and its weight is none of them; give the optimizer the parameters() of the model "
-                "that it is in"
+                f"Embedding '{unknown.name}': {what} the gradients of the optimizer's "
+                "parameters, but its weight is not one of them; give the optimizer the "
+                "parameters() of the model that it is in"
             )
 
     def _before_scaled_step(self) -> None:
@@ -106,8 +106,8 @@ class _OnServers(Distributed):
 
     def _add_parameters(self, added: NamedParameters) -> None:
         raise UnsupportedError(
-            "DistributedOptimizer: parameter servers hold the parameters that there were when it "
-            "was made; give the optimizer all of them before"
+            "DistributedOptimizer: parameter servers hold the parameters that the optimizer had "
+            "when DistributedOptimizer was made; give it all parameters before that"
         )
 
 
@@ -132,8 +132,8 @@ class _Served(_OnServers):
     def load_state_dict(self, state_dict: Any) -> None:
         """Raises UnsupportedError: servers cannot take state over yet."""
         raise UnsupportedError(
-            "DistributedOptimizer: parameter servers hold the optimizer's state and cannot take "
-            "one over yet; begin afresh, or train with the ring"
+            "DistributedOptimizer: parameter servers hold the optimizer's state and cannot load "
+            "one yet; start with a new optimizer, or train with the ring"
         )
 
 
@@ -194,10 +194,13 @@ def distribute(
             f"ps.Downpour(n_push, n_fetch) or ps.EASGD(rho, period), not {mode!r}"
         )
     if not isinstance(mode, Async) or mode.policy != "apply":
-        layer.refuse_all("its pushes count at once, as in no mode but ps.Async() without a policy")
+        layer.refuse_all(
+            "its pushes take effect at once, which only ps.Async() without a policy allows"
+        )
     if max_grad_norm is not None:
         layer.refuse_all(
-            "its gradients are pushed before there is a norm of all; pass no max_grad_norm"
+            "its gradients are pushed before the norm of all gradients is known; leave out "
+            "max_grad_norm"
         )
     trained = [pair for pair in named if not isinstance(pair[1], StandIn)]
     holds_elsewhere = len(trained) < len(named)

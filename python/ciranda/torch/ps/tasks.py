@@ -67,7 +67,7 @@ class _Coordinator:
             call = json.dumps([name, args, kwargs])
         except (TypeError, ValueError) as problem:
             raise InvalidArgumentError(
-                f"schedule: the arguments of task {name} have to be what JSON has (numbers, texts, "
+                f"schedule: the arguments of task {name} must be JSON values (numbers, strings, "
                 f"lists, dicts, None): {problem}"
             ) from None
         task = _C.schedule_task(call, copies)
@@ -147,7 +147,7 @@ def task(function: Any = None, *, name: str | None = None, copies: int = 1) -> A
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise InvalidArgumentError(f"task: copies must be a whole number from 1, not {copies!r}")
     if name is not None and (not isinstance(name, str) or not name):
-        raise InvalidArgumentError(f"task: name must be a text, not {name!r}")
+        raise InvalidArgumentError(f"task: name must be a string, not {name!r}")
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
         return _register(function, name, copies)
@@ -159,8 +159,8 @@ def _register(function: Callable[P, R], name: str | None, copies: int) -> Task[P
     own = getattr(function, "__qualname__", repr(function))
     if not callable(function) or (name is None and "<" in own):
         raise InvalidArgumentError(
-            f"task: {own} is no function of a module, and workers find tasks by such a name; give "
-            "it one, as in @ps.task(name='train')"
+            f"task: {own} is not a function of a module, so workers cannot find it by that name; "
+            "give the task a name, as in @ps.task(name='train')"
         )
     name = own if name is None else name
     known = _tasks.get(name)
@@ -184,8 +184,8 @@ class _PerWorker(Generic[R]):
     def __call__(self) -> R:
         if is_coordinator():
             raise InvalidArgumentError(
-                f"{self._make.__qualname__}: each worker has one, and this process is the "
-                "coordinator; ask for it in a task"
+                f"{self._make.__qualname__}: each worker makes its own value, and this process "
+                "is the coordinator; call it in a task"
             )
         if not self._made:
             self._made.append(self._make())
@@ -273,7 +273,7 @@ def refuse_in_task(what: str) -> None:
     """Raises InvalidArgumentError in a task: workers make `what` before their first task."""
     if _in_task:
         raise InvalidArgumentError(
-            f"{what}: workers begin with it before their first task; make it in a function with "
+            f"{what}: workers make it before their first task; make it in a function with "
             "@ps.per_worker"
         )
 
@@ -306,12 +306,12 @@ def _do(call: str) -> tuple[bool, str]:
             text = json.dumps(returned)
         except (TypeError, ValueError) as problem:
             raise InvalidArgumentError(
-                f"what task {name} returns has to be what JSON has: {problem}"
+                f"the result of task {name} must be a JSON value: {problem}"
             ) from None
         if len(text) > _TEXT_BYTES_MAX:
             raise InvalidArgumentError(
-                f"task {name} returns {len(text)} bytes, and at most {_TEXT_BYTES_MAX} are "
-                "possible; write large results to files"
+                f"task {name} returns {len(text)} bytes; the limit is {_TEXT_BYTES_MAX}; write "
+                "large results to files"
             )
         return False, text
     except Exception as problem:

@@ -22,7 +22,7 @@ TEST(NcclLibrary, SaysWhatToDoWhereThereIsNone) {
   const auto library = load_nccl("libnccl-of-nobody.so.2");
   ASSERT_FALSE(library.ok());
   EXPECT_EQ(library.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(library.error().text.find("there is no NCCL (libnccl-of-nobody.so.2"),
+  EXPECT_NE(library.error().text.find("NCCL was not found (libnccl-of-nobody.so.2"),
             std::string::npos)
       << library.error().text;
   EXPECT_NE(library.error().text.find("pip install nvidia-nccl-cu13"), std::string::npos);
@@ -31,7 +31,7 @@ TEST(NcclLibrary, SaysWhatToDoWhereThereIsNone) {
 TEST(NcclLibrary, IsNotTakenForAnotherOne) {
   const auto library = load_nccl("libm.so.6");
   ASSERT_FALSE(library.ok());
-  EXPECT_EQ(library.error().text, "libm.so.6 is no NCCL: it does not tell its version");
+  EXPECT_EQ(library.error().text, "libm.so.6 is not an NCCL library: it does not tell its version");
 }
 
 TEST(NcclLibrary, IsRefusedWhereItIsTooOld) {
@@ -51,7 +51,7 @@ TEST(NcclLibrary, IsRefusedWhereItLacksAFunction) {
 TEST(NcclVersion, OlderThanTwoFourteenIsTooOld) {
   EXPECT_TRUE(check_nccl_version(NCCL_VERSION(2, 14, 0), "/lib/libnccl.so.2").ok());
   EXPECT_EQ(check_nccl_version(NCCL_VERSION(2, 12, 12), "/lib/libnccl.so.2").error().text,
-            "NCCL 2.12.12 in /lib/libnccl.so.2 is too old: communicators that do not block need "
+            "NCCL 2.12.12 in /lib/libnccl.so.2 is too old: non-blocking communicators need NCCL "
             "2.14.0; upgrade it, for example by `pip install --upgrade nvidia-nccl-cu13`");
 }
 

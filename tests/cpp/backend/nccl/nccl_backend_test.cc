@@ -211,8 +211,8 @@ TEST_F(Nccl, AnotherDeviceBreaksItWithASentence) {
   ranks[0].start(allreduce({&data[0]}, std::make_shared<FakeStream>(7), outcome));
   ASSERT_NE(ranks[0].broken(), nullptr);
   EXPECT_EQ(ranks[0].broken()->text,
-            "NCCL on rank 0: the tensor is on GPU 7, but this rank began with GPU 0; keep to one "
-            "GPU a rank, for example by torch.cuda.set_device(local_rank)");
+            "NCCL on rank 0: the tensor is on GPU 7, but the first tensor of this rank was on GPU "
+            "0; use one GPU per rank, for example by torch.cuda.set_device(local_rank)");
   ranks[0].abort(*ranks[0].broken());
   EXPECT_TRUE(outcome.status && !outcome.status->ok());
 }

@@ -21,7 +21,8 @@ TEST(GroupDirectory, LetsMembersSubmitAndNamesTheOthers) {
   const Status foreign = groups.check_member(2, spec);
   ASSERT_FALSE(foreign.ok());
   EXPECT_EQ(foreign.error().text,
-            "allreduce 'x': rank 2 is no member of process set 1; only its members call it");
+            "allreduce 'x': rank 2 is not a member of process set 1; only its members may submit "
+            "operations of the set");
   groups.remove(group->id);
   EXPECT_EQ(groups.find(group->id), nullptr);
   EXPECT_EQ(groups.check_member(3, spec).error().text,

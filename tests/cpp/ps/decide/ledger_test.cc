@@ -115,8 +115,8 @@ TEST(Ledger, ACoordinatorThatComesBackSchedulesTheSame) {
   const Status other = ledger.schedule(2, "another", 1);
   EXPECT_EQ(other.error().code, ErrorCode::kMismatch);
   EXPECT_EQ(other.error().text,
-            "task 2 is 'another', and was 'call 2' before the coordinator was started again; its "
-            "program has to schedule the same tasks in the same order");
+            "task 2 is 'another', but was 'call 2' before the coordinator was restarted; its "
+            "program must schedule the same tasks in the same order");
   EXPECT_EQ(ledger.close(2).error().code, ErrorCode::kMismatch);
   EXPECT_TRUE(ledger.close(3).ok());
   EXPECT_TRUE(ledger.close(3).ok());
@@ -125,16 +125,17 @@ TEST(Ledger, ACoordinatorThatComesBackSchedulesTheSame) {
 TEST(Ledger, RefusesWhatCannotBe) {
   Ledger ledger(1);
   schedule(ledger, 1, 1);
-  EXPECT_EQ(ledger.schedule(3, "x").error().text, "task 3 was scheduled, but the next one is 2");
+  EXPECT_EQ(ledger.schedule(3, "x").error().text, "task 3 was scheduled, but the next task is 2");
   EXPECT_FALSE(ledger.schedule(0, "x").ok());
   EXPECT_FALSE(ledger.schedule(2, "x", 0).ok());
   EXPECT_EQ(ledger.schedule(2, std::string(kTaskTextBytesMax + 1, 'x')).error().text,
-            "task 2 has arguments of 65537 bytes, at most 65536 are possible");
+            "task 2 has arguments of 65537 bytes; the limit is 65536");
   EXPECT_TRUE(ledger.schedule(2, std::string(kTaskTextBytesMax, 'x')).ok());
   EXPECT_EQ(ledger.finish(0, 3, {}).error().text,
             "worker 0 has done task 3, which was not scheduled");
   ASSERT_TRUE(ledger.close(2).ok());
-  EXPECT_EQ(ledger.schedule(3, "x").error().text, "task 3 was scheduled after the last one");
+  EXPECT_EQ(ledger.schedule(3, "x").error().text,
+            "task 3 was scheduled after the coordinator had ended its schedule");
 }
 
 // Workers come, go, and answer late, in any order: at the end each task has one outcome, and was
@@ -224,7 +225,9 @@ TEST(Ledger, WhatIsTooMuchFailsAndTheLedgerComesBack) {
     ASSERT_TRUE(ledger.finish(0, task, {.failed = false, .text = std::string(100, 'y')}).value());
   }
   EXPECT_EQ(ledger.failed(), (std::vector<TaskId>{7, 8, 9, 10}));
-  EXPECT_NE(ledger.outcome(7)->text.find("return takes more than 1000 bytes"), std::string::npos);
+  EXPECT_NE(
+      ledger.outcome(7)->text.find("the results of this job's tasks take more than 1000 bytes"),
+      std::string::npos);
   EXPECT_FALSE(ledger.schedule(11, "").ok());
   std::vector<std::byte> kept;
   ledger.save(kept);

@@ -22,7 +22,7 @@ TEST(Model, WhatServersCannotHoldIsRefusedByName) {
 
   Model model = model_of({{3, 4}});
   model.tables[0].slots[1].name = "p0";
-  EXPECT_EQ(refusal(model), "parameter 'p0' is there twice");
+  EXPECT_EQ(refusal(model), "parameter 'p0' is listed twice");
 
   model = model_of({{3}});
   model.tables[0].dtype = DType::kInt64;
@@ -62,7 +62,7 @@ TEST(Model, DifferencesAreSaidInWords) {
       differs([](Model& other) { other.mode = {.kind = ModeKind::kSync, .backup_workers = 1}; }),
       "the mode is Sync(backup_workers=1) instead of Async(policy=apply)");
   EXPECT_EQ(differs([](Model& other) { other.tables.push_back(other.tables[0]); }),
-            "parameters of 2 kinds of dtype and update rule instead of 1");
+            "parameters of 2 combinations of dtype and update rule instead of 1");
   EXPECT_EQ(differs([](Model& other) { other.tables[0].dtype = DType::kFloat64; }),
             "parameters of float64 instead of float32");
   EXPECT_EQ(differs([](Model& other) { other.tables[0].rule.momentum = 0.5; }),
@@ -114,7 +114,7 @@ TEST(PsModel, ATableOfRowsMustNotKeepTime) {
   }
   EXPECT_EQ(difference(good, with([](RowTable& table) { table.rule.lr = 9.0; })), "");
   EXPECT_EQ(difference(good, with([](RowTable& table) { table.seed = 9; })),
-            "the table 'words' is another than the table 'words'");
+            "the table 'words' differs from the table 'words'");
   EXPECT_EQ(difference(good, testing::model_of({{3}})), "0 tables of rows instead of 1");
 }
 

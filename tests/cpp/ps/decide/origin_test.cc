@@ -13,7 +13,7 @@ namespace {
 const Origin kFirst{.job = "a", .host = 1, .process = 10, .starter = 9};
 
 TEST(Origin, OtherNamesAreOtherJobs) {
-  EXPECT_EQ(difference(kFirst, {.job = "b"}), "'b', not 'a'");
+  EXPECT_EQ(difference(kFirst, {.job = "b"}), "its job is 'b', not 'a'");
   EXPECT_EQ(difference(kFirst, {.job = "a"}), "");
   EXPECT_EQ(difference(kFirst, {}), "");
   EXPECT_EQ(difference({}, {.job = "b"}), "");
@@ -26,7 +26,7 @@ TEST(Origin, OneHostHasOneStarterOfAJob) {
   EXPECT_EQ(with(1, 11, 9), "");
   EXPECT_EQ(with(1, 11, 10), "");  // the first has started it
   EXPECT_EQ(with(1, 9, 8), "");    // it has started the first
-  EXPECT_EQ(with(1, 11, 8), "which another process has started");
+  EXPECT_EQ(with(1, 11, 8), "another process started it");
   EXPECT_EQ(with(2, 11, 8), "");  // its numbers mean nothing here
   EXPECT_EQ(with(0, 11, 8), "");
   EXPECT_EQ(with(1, 11, 0), "");

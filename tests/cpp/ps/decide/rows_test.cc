@@ -190,8 +190,8 @@ TEST(RowShare, RowsThatAreGivenAreThereFromThenOn) {
   const std::vector<float> values = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f};
   const auto* given = reinterpret_cast<const std::byte*>(values.data());
   EXPECT_EQ(share.are_there(Rows{3}).error().text,
-            "row 3 of the table 'words' is not on server 1: no worker has given it, or it was lost "
-            "with a server that kept it in memory alone (see --durability)");
+            "row 3 of the table 'words' is not on server 1: no worker has set it, or it was lost "
+            "with a server that kept it in memory only (see --durability)");
   share.begin(Rows{3, 5}, given);
   share.begin(Rows{1, 3}, given);  // the first counts
   EXPECT_TRUE(share.are_there(Rows{1, 3, 5}).ok());
@@ -208,7 +208,8 @@ TEST(RowShare, WhatCannotBeIsRefused) {
     EXPECT_EQ(share.check(rows).error().code, ErrorCode::kInvalidArgument);
   }
   EXPECT_EQ(share.check(Rows{2}).error().text,
-            "row 2 of the table 'words' was asked of server 1, out of turn or of 10 rows");
+            "row 2 of the table 'words' was requested from server 1, out of order or beyond the "
+            "table's 10 rows");
   std::vector<std::byte> saved;
   Writer out(saved);
   out.varint(1);

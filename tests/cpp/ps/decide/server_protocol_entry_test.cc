@@ -26,11 +26,11 @@ TEST_F(ServerProtocolEntryTest, OnlyWhoFitsMayEnter) {
             "worker 1 speaks version 9 of the servers' protocol, server 0 version 7; install the "
             "same ciranda for both");
   EXPECT_EQ(refused([](Enter& message) { message.job_id = "b"; }),
-            "worker 1 is of job 'b', server 0 of job 'job'");
+            "worker 1 belongs to job 'b', server 0 to job 'job'");
   EXPECT_EQ(refused([](Enter& message) { message.workers = 3; }),
-            "worker 1 was told of 3 workers and 3 servers, server 0 of 2 and 3");
+            "worker 1 was started for 3 workers and 3 servers, server 0 for 2 and 3");
   EXPECT_EQ(refused([](Enter& message) { message.servers = 1; }),
-            "worker 1 was told of 2 workers and 1 servers, server 0 of 2 and 3");
+            "worker 1 was started for 2 workers and 1 servers, server 0 for 2 and 3");
   EXPECT_NE(refused([](Enter& message) { message.server = 1; }), "");
   EXPECT_EQ(
       refused([](Enter& message) { message.worker = 2; }),
@@ -55,15 +55,15 @@ TEST_F(ServerProtocolEntryTest, WorkersOfTwoJobsDoNotShareServersThatWereStarted
   EXPECT_EQ(try_to_enter(0, first), "");
   // Neither beside those who are here, nor in the place of one of them.
   for (const Worker worker : {0, 1}) {
-    EXPECT_EQ(
-        try_to_enter(worker, {.job = "29501"}, /*life=*/2),
-        "worker " + std::to_string(worker) +
-            " seems to be of another job than worker 0, which is here: '29501', not '29500'; "
-            "give each job servers of its own, or, where they are one job, set CIRANDA_JOB_ID "
-            "to one name for all its workers");
+    EXPECT_EQ(try_to_enter(worker, {.job = "29501"}, /*life=*/2),
+              "worker " + std::to_string(worker) +
+                  " seems to belong to another job than worker 0, which is connected: its job is "
+                  "'29501', not "
+                  "'29500'; give each job its own servers, or, if both belong to one job, set "
+                  "CIRANDA_JOB_ID to the same name for all its workers");
   }
   EXPECT_NE(try_to_enter(1, {.job = "29500", .host = 1, .process = 21, .starter = 20})
-                .find("which another process has started"),
+                .find("another process started it"),
             std::string::npos);
   // Of one starter, of worker 0 itself, of another host, of nobody knows where.
   Life life = 1;

@@ -53,7 +53,7 @@ TEST_F(ServerProtocolRequestsTest, AveragesAreOfTheLatestValues) {
     answer<Averaged>(one);
   }
   say(one, Average{.name = "one too many"});
-  EXPECT_EQ(refusal(one), "averages of more than 1024 names");
+  EXPECT_EQ(refusal(one), "ps.average() was called with more than 1024 names");
 }
 
 TEST_F(ServerProtocolRequestsTest, StateStepsAndNumbersAreFetched) {
@@ -135,7 +135,7 @@ TEST_F(ServerProtocolRequestsTest, NobodyWaitsForWhoHasLeft) {
   EXPECT_TRUE(waits(coordinator_));
   say(enter(1), Leave{});
   EXPECT_EQ(refusal(coordinator_),
-            "all workers have left, and task 1 is not done; they have to call ps.run()");
+            "all workers have left, but task 1 is not done; every worker must call ps.run()");
   EXPECT_FALSE(protocol_->all_have_left());
 
   start_coordinated(1);
@@ -152,7 +152,7 @@ TEST_F(ServerProtocolRequestsTest, ACoordinatorIsNoWorkerAndAWorkerNoCoordinator
   start_coordinated(2);
   const ServerProtocol::Caller zero = enter(0);
   say(zero, Schedule{.task = 1});
-  EXPECT_EQ(refusal(zero), "worker 0 schedules tasks, as coordinators do");
+  EXPECT_EQ(refusal(zero), "worker 0 schedules tasks, as only the coordinator does");
   Life life = 1;
   for (const Message& message : {Message(TakeTask{}), Message(Declare{}), Message(Pull{}),
                                  Message(Average{.name = "loss"}), Message(push_of(2, 1))}) {
@@ -171,8 +171,8 @@ TEST_F(ServerProtocolRequestsTest, ACoordinatorIsNoWorkerAndAWorkerNoCoordinator
   const ServerProtocol::Caller waiting = enter(0);
   declare(waiting, 0.0f);
   EXPECT_EQ(refusal(waiting),
-            "worker 0 would wait for others, which may have no task; use a mode in which nobody "
-            "waits, such as Async()");
+            "worker 0 would wait for other workers, which may have no task; use a mode without "
+            "waiting, such as Async()");
 }
 
 TEST_F(ServerProtocolRequestsTest, ASilentCoordinatorStopsNobody) {
@@ -225,12 +225,12 @@ TEST_F(ServerProtocolRequestsTest, AServerThatComesBackKnowsTheTasks) {
   push_part(again, 0, 5, {.task = 1, .part = 4});  // this server knows by now that it is
   EXPECT_EQ(answer<Ack>(again).outcome, Outcome::kDuplicate);
   say(coordinator_, Schedule{.task = 2, .call = "another"});
-  EXPECT_NE(refusal(coordinator_).find("task 2 is 'another', and was 'call 2'"), std::string::npos);
+  EXPECT_NE(refusal(coordinator_).find("task 2 is 'another', but was 'call 2'"), std::string::npos);
 
   options_.has_coordinator = false;
   protocol_ = std::make_unique<ServerProtocol>(options_);
   EXPECT_EQ(kept.make_again(*protocol_, now_ns_).error().text,
-            "it is of a job with a coordinator, and this one has none");
+            "it belongs to a job with a coordinator, and this job has none");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ TEST_F(ServerProtocolStateTest, AWorkerWhoseConnectionIsLostCallsAgain) {
   push(first, 0, 2);  // whose answer does not come through
   const ServerProtocol::Caller again = come_back(entry, 1);
   answer<Ack>(first);
-  EXPECT_EQ(refusal(first), "worker 0 has called anew");
+  EXPECT_EQ(refusal(first), "worker 0 has reconnected");
   EXPECT_EQ(answer<Ready>(again).version, 2u);
   push(again, 0, 2);
   EXPECT_EQ(answer<Ack>(again).outcome, Outcome::kDuplicate);
@@ -65,10 +65,10 @@ TEST_F(ServerProtocolStateTest, AServerGoesOnWhereItWas) {
   restart();
   const ServerProtocol::Caller stranger = call();
   say(stranger, entry(1, 7));
-  EXPECT_EQ(refusal(stranger), "worker 1 is there already; give each process a number of its own");
+  EXPECT_EQ(refusal(stranger), "worker 1 is connected already; give each process its own number");
   const ServerProtocol::Caller older = call();
   say(older, entry(1, 6));
-  EXPECT_EQ(refusal(older), "worker 1 has been started anew since this process was");
+  EXPECT_EQ(refusal(older), "worker 1 has been restarted since this process started");
   const ServerProtocol::Caller again1 = come_back(entry1, 0);
   EXPECT_EQ(answer<Ready>(again1).version, 2u);
   EXPECT_EQ(parameter(again1), 0.0f);  // nobody writes there unasked
@@ -101,8 +101,8 @@ TEST_F(ServerProtocolStateTest, AServerWithoutItsStateIsRefused) {
   const Enter entry = this->entry(0);
   const ServerProtocol::Caller again = come_back(entry, 3);
   EXPECT_EQ(refusal(again),
-            "it was started anew and has nothing of the parameters that worker 0 trains; let "
-            "servers keep them: ciranda run --ps-dir, ciranda-ps --dir");
+            "the server was restarted without the parameters that worker 0 trains; let servers "
+            "keep them with ciranda run --ps-dir or ciranda-ps --dir");
 }
 
 TEST_F(ServerProtocolStateTest, WhoDoesNotComeBackIsWaitedForAsLongAsALease) {
@@ -151,14 +151,14 @@ TEST_F(ServerProtocolStateTest, WhatIsOfAnotherServerIsRefused) {
     return restored ? "" : restored.error().text;
   };
   EXPECT_EQ(refused([](ServerProtocolOptions& other) { other.job_id = "other"; }),
-            "it is of job 'job', and this one is 'other', which takes it up with --resume");
+            "it belongs to job 'job', and this job is 'other'; give --resume to continue it");
   EXPECT_EQ(refused([](ServerProtocolOptions& other) { other.servers = 2; }),
-            "it is of server 0 of 1 with 1 workers, and this one is server 0 of 2 with 1");
+            "it belongs to server 0 of 1 with 1 workers, and this server is server 0 of 2 with 1");
   for (std::size_t size = 0; size < saved.size(); ++size) {
     EXPECT_FALSE(ServerProtocol(options_).restore(std::span(saved).first(size), now_ns_).ok());
   }
   saved.front() = std::byte{9};
-  EXPECT_EQ(refused([](ServerProtocolOptions&) {}), "it was kept by another version of ciranda");
+  EXPECT_EQ(refused([](ServerProtocolOptions&) {}), "it was written by another version of ciranda");
 }
 
 }  // namespace

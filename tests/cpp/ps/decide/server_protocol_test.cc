@@ -45,13 +45,16 @@ TEST_F(ServerProtocolTest, AMessageOutOfOrderIsHungUpOn) {
     answer<Ready>(caller);
     return caller;
   };
-  EXPECT_EQ(refused(joined(), push_of(1, 1)), "worker 0 pushes for another");
+  EXPECT_EQ(refused(joined(), push_of(1, 1)), "worker 0 pushes for another worker");
   EXPECT_EQ(refused(joined(), push_of(0, 7)), "a push of worker 0 has the number 7 after 0");
-  EXPECT_EQ(refused(joined(), Declare{}),
-            "worker 0 has declared its parameters already; servers hold those of one model");
-  EXPECT_EQ(refused(joined(), Ready{}), "a worker sent what only servers send");
-  EXPECT_EQ(refused(joined(), FetchState{}), "there is no such state");
-  EXPECT_EQ(refused(joined(), FetchState{.table = 2}), "there is no such state");
+  EXPECT_EQ(
+      refused(joined(), Declare{}),
+      "worker 0 has declared its parameters already; servers hold the parameters of one model");
+  EXPECT_EQ(refused(joined(), Ready{}), "a worker sent a message that only servers send");
+  EXPECT_EQ(refused(joined(), FetchState{}),
+            "a worker asked for state that the optimizer does not have");
+  EXPECT_EQ(refused(joined(), FetchState{.table = 2}),
+            "a worker asked for state that the optimizer does not have");
 
   const ServerProtocol::Caller garbled = joined();
   ServerProtocol::Answers answers;
@@ -69,17 +72,17 @@ TEST_F(ServerProtocolTest, AnOlderLifeIsNeverHeardAgain) {
   answer<Ack>(first);
   const ServerProtocol::Caller same = call();
   say(same, entry(0, 3));
-  EXPECT_EQ(refusal(same), "worker 0 is there already; give each process a number of its own");
+  EXPECT_EQ(refusal(same), "worker 0 is connected already; give each process its own number");
 
   const ServerProtocol::Caller second = call();
   say(second, entry(0, 4));
   EXPECT_EQ(answer<Welcome>(second).decided, 1u);
-  EXPECT_EQ(refusal(first), "worker 0 has been started anew");
+  EXPECT_EQ(refusal(first), "worker 0 has been restarted");
   push(first, 0, 2);  // was on its way
   EXPECT_TRUE(waits(first));
   const ServerProtocol::Caller older = call();
   say(older, entry(0, 2));
-  EXPECT_EQ(refusal(older), "worker 0 has been started anew since this process was");
+  EXPECT_EQ(refusal(older), "worker 0 has been restarted since this process started");
 
   declare(second, 50.0f, /*decided=*/2);  // another server has decided one more
   EXPECT_EQ(answer<Ready>(second).version, 1u);
@@ -121,9 +124,10 @@ TEST_F(ServerProtocolTest, WhoDeclaresSomethingElseIsRefused) {
   Model other = model_;
   other.tables[1].slots[0].shape = {18};
   EXPECT_EQ(refused(other),
-            "worker 1 trains something else than those before it: parameter 'p2' is [18] instead "
-            "of [17]");
-  EXPECT_EQ(refused({}), "parameters of 0 kinds of dtype and update rule; servers hold 1 to 64");
+            "worker 1 trains another model than the workers before it: parameter 'p2' is [18] "
+            "instead of [17]");
+  EXPECT_EQ(refused({}),
+            "parameters of 0 combinations of dtype and update rule; servers hold 1 to 64");
   without_memory_ = true;
   EXPECT_EQ(refused(model_), "no memory");
   without_memory_ = false;

@@ -135,14 +135,14 @@ TEST_F(ShardRowsTest, WhatCannotBeIsRefused) {
   EXPECT_NE(refused(PullRows{.count = 2}, {5, 5}).find("row 5"), std::string::npos);
   EXPECT_EQ(
       refused(PushRows{.seq = 1, .count = 1, .rule = {.kind = kernels::RuleKind::kAdagrad}}, {5}),
-      "a push of rows brings a rule that needs other state");
+      "a push of rows has an update rule that needs other state");
   EXPECT_EQ(refused(PushRows{.seq = 1,
                              .count = 1,
                              .rule = {.kind = kernels::RuleKind::kSgd, .momentum = 0.5}},
                     {5}),
-            "a push of rows brings a rule that needs other state");
+            "a push of rows has an update rule that needs other state");
   EXPECT_EQ(refused(PushRows{.seq = 1, .count = 1, .begins = true}, {5}),
-            "the table 'words' makes its rows itself");
+            "the table 'words' initializes its rows itself, so a push cannot set them");
   const std::string absent = "row 5 of the table 'layer' is not on server 0";
   EXPECT_EQ(refused(PullRows{.table = 1, .count = 1}, {5}).find(absent), 0u);
   EXPECT_EQ(refused(PushRows{.seq = 1, .table = 1, .count = 1}, {5}).find(absent), 0u);

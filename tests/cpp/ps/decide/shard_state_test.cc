@@ -231,9 +231,9 @@ TEST(ShardState, WhatIsOfAnotherModelIsRefused) {
   Change change{.pushes = {{.worker = 0, .seq = 1, .rules = {exact_rule()}, .used = {true}}}};
   EXPECT_TRUE(shard.repeat(change, share).ok());
   EXPECT_EQ(shard.repeat(change, std::span(share).first(64)).error().text,
-            "a change that was kept has other gradients than it says");
+            "a stored change does not have the gradients that it lists");
   change.pushes.front().used = {true, true};
-  EXPECT_EQ(shard.repeat(change, share).error().text, "a change that was kept is of another model");
+  EXPECT_EQ(shard.repeat(change, share).error().text, "a stored change belongs to another model");
   EXPECT_FALSE(shard.repeat({}, {}).ok());
 }
 

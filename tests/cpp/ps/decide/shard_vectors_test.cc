@@ -98,12 +98,12 @@ TEST_F(ShardVectorsTest, WhatWasKeptMakesThemAgainAndAnswersTheSame) {
 
   say(coordinator_, VectorWork{.number = 2});
   EXPECT_EQ(refusal(coordinator_),
-            "work 2 with vectors was another one before the coordinator was started again");
+            "vector operation 2 was another one before the coordinator was restarted");
   coordinator_ = enter(2, 3);
   say(coordinator_, VectorWork{.number = 9});
   EXPECT_EQ(refusal(coordinator_),
-            "work 9 with vectors came, and the latest that this server knows of is 3; servers that "
-            "are to come back with it need --durability log or disk");
+            "vector operation 9 came, but the latest one that this server knows is 3; to keep "
+            "vector operations across a restart, give servers --durability log or disk");
 }
 
 TEST_F(ShardVectorsTest, WorkThatIsRefusedIsNotKept) {
@@ -115,8 +115,7 @@ TEST_F(ShardVectorsTest, WorkThatIsRefusedIsNotKept) {
   answer<Ready>(join(0));
   testing::Kept kept(*protocol_);
   say(coordinator_, VectorWork{.number = 1, .dots = {{1, 1}}});
-  EXPECT_EQ(refusal(coordinator_),
-            "vectors are of float32 and float64, and a parameter is of bfloat16");
+  EXPECT_EQ(refusal(coordinator_), "vectors hold float32 and float64, but a parameter is bfloat16");
   protocol_ = std::make_unique<ServerProtocol>(options_);
   const Status made = kept.make_again(*protocol_, now_ns_);
   EXPECT_TRUE(made.ok()) << made.error().text;
@@ -129,16 +128,16 @@ TEST_F(ShardVectorsTest, WhatCannotBeIsRefused) {
   coordinator_ = enter(1);
   say(coordinator_, VectorWork{.number = 1});
   EXPECT_EQ(refusal(coordinator_),
-            "work 1 with vectors came before any worker has declared its parameters");
+            "vector operation 1 came before any worker declared its parameters");
   start(1, {.kind = ModeKind::kSync});
   zero_ = join(0);
   answer<Ready>(zero_);
   add(zero_, 0, 1);
-  EXPECT_EQ(refusal(zero_), "a push of worker 0 is for a vector, for which nobody can wait");
+  EXPECT_EQ(refusal(zero_), "a push of worker 0 is for a vector, which only Async() allows");
   const ServerProtocol::Caller again = join(0, 2);
   answer<Ready>(again);
   say(again, VectorWork{.number = 1});
-  EXPECT_EQ(refusal(again), "a worker sent what only servers send");
+  EXPECT_EQ(refusal(again), "a worker sent a message that only servers send");
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST_F(VectorsTest, WhatCannotBeIsRefused) {
   Vectors others({{.elements = 4, .dtype = DType::kBFloat16}}, 8);
   EXPECT_TRUE(others.reserve(0).ok());
   EXPECT_EQ(others.reserve(1).error().text,
-            "vectors are of float32 and float64, and a parameter is of bfloat16");
+            "vectors hold float32 and float64, but a parameter is bfloat16");
   Vectors large({{.elements = 4}}, std::uint64_t{1} << 62);
   EXPECT_EQ(large.reserve(1).error().code, ErrorCode::kSystem);
 }

@@ -186,7 +186,7 @@ TEST_F(CheckpointFilesTest, TwoJobsDoNotShareAFolder) {
   ServerProtocol other(options_);
   const auto second = CheckpointFiles::open(root_ / "of job", other, options_, {});
   ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.error().text, "another job makes its checkpoints in " +
+  EXPECT_EQ(second.error().text, "another job writes its checkpoints to " +
                                      (root_ / "of job").string() +
                                      "; give each job a folder of its own");
   ServerProtocolOptions of_server_1 = options_;
@@ -202,7 +202,7 @@ TEST_F(CheckpointFilesTest, SaysOnceWhyThereIsNone) {
   for (int i = 0; i < 1'000; ++i) EXPECT_FALSE(files_->announce().has_value());
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
-  EXPECT_NE(said.find("there is no checkpoint 1, the one before stays: cannot make"),
+  EXPECT_NE(said.find("checkpoint 1 was not made, and the one before it stays: cannot make"),
             std::string::npos)
       << said;
   fs::remove(folder(1));

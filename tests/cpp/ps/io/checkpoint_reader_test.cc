@@ -160,9 +160,10 @@ TEST_F(CheckpointReaderTest, NamesAPartOfAnotherModel) {
     }
     const auto mixed = CheckpointReader::open(ours).value().share(0, 1, 1);
     ASSERT_FALSE(mixed.ok());
-    EXPECT_NE(mixed.error().text.find("part-1-of-2 cannot be used: it is not of the job that the "
-                                      "part of server 0 is of: "),
-              std::string::npos)
+    EXPECT_NE(
+        mixed.error().text.find(
+            "part-1-of-2 cannot be used: it belongs to another job than the part of server 0: "),
+        std::string::npos)
         << mixed.error().text;
     fs::remove_all(theirs);
     fs::remove_all(checkpoints());
@@ -205,7 +206,7 @@ TEST_F(CheckpointReaderTest, AManifestAloneIsNoCheckpoint) {
 TEST_F(CheckpointReaderTest, SaysWhereThereIsNone) {
   const auto none = CheckpointReader::open(folder_);
   ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().text, "there is no whole checkpoint in " + folder_);
+  EXPECT_EQ(none.error().text, "there is no complete checkpoint in " + folder_);
 }
 
 }  // namespace

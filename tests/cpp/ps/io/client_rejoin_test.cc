@@ -127,7 +127,8 @@ TEST_P(Rejoin, AServerWithoutItsStateIsRefused) {
   const auto outcome = push(*client, model_, 1.0f);
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kRankLost);
-  EXPECT_EQ(outcome.error().text.find("server 1: it was started anew and has nothing"), 0u)
+  EXPECT_EQ(outcome.error().text.find("server 1: the server was restarted without the parameters"),
+            0u)
       << outcome.error().text;
   EXPECT_EQ(client->lost_server(), 1);
 }

@@ -148,12 +148,14 @@ TEST_P(Rows, OfNoTableAreRefused) {
   start_servers(1, 1);
   const auto client = connect(0);
   std::vector<float> values(3);
-  EXPECT_NE(client->pull_rows(0, Numbers{1}, values.data()).error().text.find("make it before"),
-            std::string::npos);
+  EXPECT_NE(
+      client->pull_rows(0, Numbers{1}, values.data()).error().text.find("make the table before"),
+      std::string::npos);
   ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
   EXPECT_FALSE(client->pull_rows(2, Numbers{1}, values.data()).ok());
-  EXPECT_NE(client->pull_rows(1, Numbers{kRows}, values.data()).error().text.find("was asked of"),
-            std::string::npos);
+  EXPECT_NE(
+      client->pull_rows(1, Numbers{kRows}, values.data()).error().text.find("was requested from"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST_P(Tasks, AreFoundByACoordinatorThatIsStartedAgain) {
   const auto before = std::move(coordinator_);
   coordinator_ = connect(2, 2);
   EXPECT_EQ(before->ask_task({.task = 1}).error().text,
-            "server 0: the coordinator has been started anew");
+            "server 0: the coordinator has been restarted");
   schedule(1, 5);
   await(5);
   expect_pushes(1, 5);

@@ -75,8 +75,8 @@ TEST_P(ServiceClient, AWorkerThatIsGoneKeepsNobodyAndMayComeBack) {
   ASSERT_TRUE(push(*client, model, 1.0f).ok());
   pushes.join();
   expect_parameters(*client, model, -5.0f);
-  EXPECT_NE(refusal(options(1, 1)).find("has been started anew"), std::string::npos);
-  EXPECT_NE(refusal(options(1, 2)).find("worker 1 is there already"), std::string::npos);
+  EXPECT_NE(refusal(options(1, 1)).find("has been restarted"), std::string::npos);
+  EXPECT_NE(refusal(options(1, 2)).find("worker 1 is connected already"), std::string::npos);
 }
 
 TEST_P(ServiceClient, ALostServerIsNamed) {

@@ -133,7 +133,7 @@ TEST_F(RecordFile, WritingGoesOnBehindTheLastWholeOne) {
 TEST_F(RecordFile, OtherFilesAreRefused) {
   EXPECT_EQ(RecordReader::open(path_).error().code, ErrorCode::kSystem);
   set_content(std::string(100, 'x'));
-  EXPECT_EQ(RecordReader::open(path_).error().text, path_ + " is no file of records");
+  EXPECT_EQ(RecordReader::open(path_).error().text, path_ + " is not a file of records");
   EXPECT_NE(RecordWriter::create(folder_ + "/none/records").error().text.find("cannot create"),
             std::string::npos);
 }

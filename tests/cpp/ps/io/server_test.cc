@@ -74,9 +74,9 @@ TEST_P(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
     change(other);
     return refusal(other);
   };
-  EXPECT_NE(refused([](auto& other) { other.job_id = "b"; }).find("of job 'b', server 0 of job"),
+  EXPECT_NE(refused([](auto& other) { other.job_id = "b"; }).find("to job 'b', server 0 to job"),
             std::string::npos);
-  EXPECT_NE(refused([](auto& other) { other.workers = 3; }).find("of 3 workers and 1 servers"),
+  EXPECT_NE(refused([](auto& other) { other.workers = 3; }).find("for 3 workers and 1 servers"),
             std::string::npos);
   EXPECT_NE(refused([](auto& other) { other.address.worker = 2; }).find("there is no worker 2"),
             std::string::npos);
@@ -91,7 +91,7 @@ TEST_P(ServiceServer, WhoDoesNotFitIsRefusedInASentence) {
   ASSERT_FALSE(declared.ok());
   EXPECT_EQ(declared.error().code, ErrorCode::kMismatch);
   EXPECT_EQ(declared.error().text,
-            "server 0: worker 1 trains something else than those before it: parameter 'p3' is "
+            "server 0: worker 1 trains another model than the workers before it: parameter 'p3' is "
             "[18] instead of [17]");
   EXPECT_TRUE(push(*client, model, 1.0f).ok());  // the server lives on
 }

@@ -302,7 +302,7 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     files_.reset();
     options_.job_id = job_id_ = "next";
     protocol_ = std::make_unique<ServerProtocol>(options_);
-    EXPECT_NE(refusal_of(options(durability)).find("'next', which takes it up with --resume"),
+    EXPECT_NE(refusal_of(options(durability)).find("'next'; give --resume to continue it"),
               std::string::npos);
     options_.resumes = true;
     come_back(options(durability));
@@ -327,7 +327,7 @@ TEST_F(StateFilesTest, AnotherJobTakesItUp) {
     const Enter stranger = entry(0);
     const ServerProtocol::Caller again = call();
     say(again, stranger);
-    EXPECT_EQ(refusal(again), "worker 0 is there already; give each process a number of its own");
+    EXPECT_EQ(refusal(again), "worker 0 is connected already; give each process its own number");
     say(ServerProtocols::come_back(first, 3), Leave{});
     EXPECT_TRUE(protocol_->all_have_left());
     files_.reset();
@@ -373,14 +373,15 @@ TEST_F(StateFilesTest, WhatIsDamagedOrOfAnotherIsRefused) {
   ServerProtocolOptions other = options_;
   other.servers = 2;
   protocol_ = std::make_unique<ServerProtocol>(other);
-  begins(refusal_of(options(Durability::kLog)),
-         "the snapshot " + snapshot.string() + " cannot be used: it is of server 0 of 1 with 1");
+  begins(
+      refusal_of(options(Durability::kLog)),
+      "the snapshot " + snapshot.string() + " cannot be used: it belongs to server 0 of 1 with 1");
   protocol_ = std::make_unique<ServerProtocol>(options_);
   fs::resize_file(snapshot, fs::file_size(snapshot) - 1);
   begins(refusal_of(options(Durability::kLog)),
          "the snapshot " + snapshot.string() + " cannot be used: it is damaged, or cut off");
   std::ofstream(snapshot) << "something else";
-  begins(refusal_of(options(Durability::kLog)), snapshot.string() + " is no file of records");
+  begins(refusal_of(options(Durability::kLog)), snapshot.string() + " is not a file of records");
   std::ofstream(root_ / "file") << "";
   protocol_ = std::make_unique<ServerProtocol>(options_);
   begins(refusal_of({.folder = root_ / "file"}), "cannot open " + (root_ / "file").string());

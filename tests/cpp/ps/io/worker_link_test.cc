@@ -78,7 +78,8 @@ TEST(WorkerLink, DataWithoutAPlaceIsRefused) {
     const auto heard = heard_by_server(ends);
     return heard ? "" : heard.error().text;
   };
-  EXPECT_EQ(refusal(push_of(model), false), "a worker pushes that has not declared its parameters");
+  EXPECT_EQ(refusal(push_of(model), false),
+            "a worker pushed before it had declared its parameters");
   EXPECT_NE(refusal(Declare{.model_bytes = memory.model_blob_bytes}, true)
                 .find("has declared its parameters already"),
             std::string::npos);

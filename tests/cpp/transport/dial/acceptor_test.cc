@@ -85,7 +85,8 @@ TEST(Acceptor, AllowsAShortTimeInAll) {
   EXPECT_EQ(silent.hears(), "");
   EXPECT_LT(monotonic_ns() - began, 2'000'000'000u);
   EXPECT_LT(said, kHelloBytes);
-  EXPECT_NE(rank0.reason().find("it proved nothing in time"), std::string::npos) << rank0.reason();
+  EXPECT_NE(rank0.reason().find("it did not prove the job's key in time"), std::string::npos)
+      << rank0.reason();
 }
 
 TEST(Acceptor, RefusesAConversationThatIsRepeated) {
@@ -132,14 +133,14 @@ TEST(Acceptor, RefusesAConversationThatIsRepeated) {
       std::string_view(overheard).substr(kIntroductionBytes + sizeof(Nonce), kProofBytes))));
   EXPECT_EQ(again.hears().size(), sizeof(Nonce)) << "random bytes and no more";
   EXPECT_FALSE(rank0.proven(50).has_value());
-  EXPECT_NE(rank0.reason().find("or repeats what it overheard"), std::string::npos);
+  EXPECT_NE(rank0.reason().find("or replays recorded bytes"), std::string::npos);
 }
 
 TEST(Acceptor, SaysWhyARankOfAnotherJobEpochOrKeyIsTurnedAway) {
   struct Case {
     ConnectionKeys keys;
     std::string reason;
-    std::string told = "it hung up";
+    std::string told = "it closed the connection";
   };
   Case cases[] = {{keys_of(9), "does not hold this job's key"},
                   {keys_of(1, 9), "belongs to job 0909"},
@@ -231,9 +232,9 @@ TEST(Acceptor, HearsOnlyWhoShowsTheCookieOnceTooManyCame) {
   call_at(later);
   const std::uint64_t over = later + Acceptor::kGuardMs * 1'000'000;
   const std::string one_more = acceptor.summary(over).value_or("");
-  EXPECT_NE(
-      one_more.find(": too many came without the job's cookie; for 10 s only callers with it"),
-      std::string::npos)
+  EXPECT_NE(one_more.find(": too many callers came without the job's cookie; for 10 s this process "
+                          "answers only callers that have it"),
+            std::string::npos)
       << one_more;
   EXPECT_EQ(acceptor.next_deadline_ns(), over);
   // What its thread would do for them the kernel has done now.

@@ -98,7 +98,7 @@ TEST(ConnectionThread, NamesARankThatNeverAnswersAndWhere) {
   EXPECT_EQ(taken.error().code, ErrorCode::kTimeout);
   EXPECT_EQ(taken.error().rank, 0);
   EXPECT_EQ(taken.error().text, "rank 0 could not be reached in time; at " + to_string(where) +
-                                    ": it did not prove in time that it is of this job");
+                                    ": it did not prove in time that it belongs to this job");
 }
 
 TEST(ConnectionThread, EndsAtOnceWithCallsInTheMaking) {

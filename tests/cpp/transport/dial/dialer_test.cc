@@ -126,8 +126,9 @@ TEST(Dialer, ReportsWhoCannotProveThatItIsThePeer) {
   const auto proven = connect_authenticated(keys, hello, candidates, in_ms(1'000));
   answers.join();
   ASSERT_FALSE(proven.ok());
-  EXPECT_NE(proven.error().text.find("who answers for rank 0 does not hold this job's key"),
-            std::string::npos)
+  EXPECT_NE(
+      proven.error().text.find("the process that answers as rank 0 does not hold this job's key"),
+      std::string::npos)
       << proven.error().text;
 }
 

@@ -59,7 +59,8 @@ TEST_F(KeyFile, OfThisUserAloneIsRead) {
 TEST_F(KeyFile, ThatOthersCanReadOrWriteIsRefused) {
   for (const mode_t mode : {0640u, 0604u, 0620u, 0602u}) {
     write(std::string(32, 'k'), mode);
-    EXPECT_NE(refusal().find("can be read or written by others"), std::string::npos) << refusal();
+    EXPECT_NE(refusal().find("can be read or written by other users"), std::string::npos)
+        << refusal();
   }
 }
 

@@ -234,7 +234,7 @@ TEST_F(LocalMeetingTest, APlaceIsKeptAsLongAsRankZeroLives) {
     ASSERT_FALSE(late[0].ok());
     EXPECT_NE(late[0].error().text.find("is already rank 0"), std::string::npos);
     ASSERT_FALSE(late[1].ok());
-    EXPECT_NE(late[1].error().text.find("another job runs there"), std::string::npos)
+    EXPECT_NE(late[1].error().text.find("another job uses this address"), std::string::npos)
         << late[1].error().text;
   }
   for (const auto& mesh : join_all({rank(0, 2), rank(1, 2)})) EXPECT_TRUE(mesh.ok());

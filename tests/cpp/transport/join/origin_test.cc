@@ -66,7 +66,7 @@ TEST_F(OriginTest, RanksOfTwoParentsDoNot) {
   EXPECT_NE(text.find("rank 1 (pid " + std::to_string(other) + ") was started by another process"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("set CIRANDA_JOB_ID to one name"), std::string::npos) << text;
+  EXPECT_NE(text.find("set CIRANDA_JOB_ID to the same name"), std::string::npos) << text;
 }
 
 TEST_F(OriginTest, DigestsTellThisProcessItsStarterAndItsHost) {

@@ -78,7 +78,7 @@ TEST_F(JobFolderTest, AFolderOfAnotherUserIsNamedWithItsOwnerAndTheWayOut) {
   const Status refused = JobFolder(folder_, "job").listen(1);
   ASSERT_FALSE(refused.ok());
   const std::string& said = refused.error().text;
-  EXPECT_NE(said.find("belongs to user 1 (daemon), who can make it first"), std::string::npos)
+  EXPECT_NE(said.find("belongs to user 1 (daemon), who could make it first"), std::string::npos)
       << said;
   EXPECT_NE(said.find("CIRANDA_JOB_DIR"), std::string::npos);
 }

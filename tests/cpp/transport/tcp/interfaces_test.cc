@@ -64,7 +64,8 @@ TEST(ChooseAddresses, NeverOffersLoopbackAndSaysWhatThereIs) {
 }
 
 TEST(ChooseAddresses, NamesAPatternThatCannotBeRead) {
-  const std::string no_network = "' is no network; write for example 10.0.0.0/8 or 2001:db8::/32";
+  const std::string no_network =
+      "' is not a network; write for example 10.0.0.0/8 or 2001:db8::/32";
   for (const std::string bad : {"10.0.0.0/33", "10.0.0.0/x", "10.0.0/8", "2001::zz", "10.0.0.0/"}) {
     EXPECT_EQ(chosen(bad), "'" + bad + no_network);
   }
