@@ -150,7 +150,8 @@ def test_a_worker_that_is_killed_comes_back_and_the_row_says_so(
             "killed",
             ["coordinator"],
             ["command_s", "lost_s", "started_again", "accuracy"],
-            'model = "small-mlp", epochs = 2, ranks = 2, killed = "worker"',
+            # It is killed 1 s after the first epoch, which takes about as long.
+            'model = "small-mlp", epochs = 6, ranks = 2, killed = "worker"',
         )
     )
     done = compare("--study", "killed.toml", "--full")

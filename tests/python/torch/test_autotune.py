@@ -185,6 +185,7 @@ def touched() -> list[Any]:
     made: list[Any] = []
     begin = autotune.begin
     with pytest.MonkeyPatch.context() as patched:
+        clock(patched, lambda: 1.0)  # so that the step is shared when the state is used
         patched.setattr(
             "ciranda.torch.optimizer.autotune.begin",
             lambda optimizer: (made.append(optimizer), begin(optimizer)),
