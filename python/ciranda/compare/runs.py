@@ -281,7 +281,7 @@ def _let_end(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Kills the processes and all that they have started: mpirun's ranks outlive a killed mpirun."""
+    """Kills the processes and all that they have started: mpirun's ranks outlive mpirun."""
     for process in processes:
         if process.poll() is None:
             below = descendants(process.pid)

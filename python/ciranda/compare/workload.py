@@ -145,7 +145,7 @@ class _Cut:
 
 
 class _Place:
-    """Rank 0 tells each second where it is, whoever watches, so that figures do not depend on it."""
+    """Rank 0 tells each second where it is, also if nobody watches: figures do not depend on it."""
 
     def __init__(self, system: System, epoch: int) -> None:
         self._system = system
