@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 import threading
@@ -180,7 +181,8 @@ def compare_command(
     if not show:
         _measure(planned, loaded, results, data_dir, hosts)
     try:
-        text = page.write(found, loaded, results, missing, facts)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        text = page.write(found, loaded, results, missing, facts, width)
     except KeyboardInterrupt:
         raise _InterruptedError(signal.SIGINT, planned, results) from None
     click.echo(f"\n{text}\nIn {results.folder}: study-{found.number}.html and others")

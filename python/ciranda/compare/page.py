@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +25,7 @@ from ciranda.compare.table import (
     rows_of,
     table_markdown,
 )
+from ciranda.measure.fitted import fitted
 
 Filled = Sequence[tuple[Table, Sequence[Row]]]
 
@@ -46,8 +48,12 @@ def write(
     results: Results,
     missing: Callable[[Setting], str | None],
     facts: Mapping[str, Any],
+    width: int | None = None,
 ) -> str:
-    """Writes all files into the folder of the results; returns the Markdown."""
+    """Writes all files into the folder of the results; returns the tables.
+
+    `width`: the columns of a terminal, or None for Markdown.
+    """
     filled = [(t, rows_of(t, systems, results, missing)) for t in study.tables]
     drawn = pictures.draw(filled)
     name, folder = f"study-{study.number}", results.folder
@@ -59,7 +65,7 @@ def write(
     (folder / f"{name}.json").write_text(_as_json(study, filled, facts), encoding="utf-8")
     for title, figure in drawn.items():
         figure.savefig(folder / f"{name}-{title}.png", dpi=110)
-    return text
+    return text if width is None else as_text(study, filled, facts, width)
 
 
 def machine_line(facts: Mapping[str, Any]) -> str:
@@ -78,6 +84,27 @@ def as_markdown(study: Study, filled: Filled, facts: Mapping[str, Any]) -> str:
         parts.append(study.not_comparable.strip())
     parts.append(f"Machine: {machine_line(facts)}")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# --- a terminal -----------------------------------------------------------------------------------
+
+
+def as_text(study: Study, filled: Filled, facts: Mapping[str, Any], width: int) -> str:
+    """Returns what as_markdown() has, as tables and paragraphs of at most `width` columns."""
+
+    def shown(part: str | Grid) -> str:
+        if isinstance(part, str):
+            return textwrap.fill(part, width)
+        return fitted(part.head, part.lines, part.words, width)
+
+    parts: list[str | Grid] = [f"Study {study.number}: {study.title}", study.about.strip()]
+    for table, rows in filled:
+        parts += [f"# {table.title}", table.about.strip(), *contents(table, rows)]
+    if study.published:
+        parts += ["# What the study printed", Grid(("what", "figure"), study.published, 1)]
+        parts.append(study.not_comparable.strip())
+    parts.append(f"Machine: {machine_line(facts)}")
+    return "\n\n".join(shown(part) for part in parts if part) + "\n"
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -145,7 +146,8 @@ def sweep_command(
             result = run_sweep(settings, display)
         finally:
             display.close()
-        for line in summary(settings, result):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in summary(settings, result, width):
             click.echo(line)
         if result.signal is not None:
             click.echo(f"{ctx.command_path}: {_interrupted(settings, result)}", err=True)

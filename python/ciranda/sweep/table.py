@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ciranda.measure.fitted import fitted
 from ciranda.sweep.settings import (
     COMPLETE,
     FAILED,
@@ -50,18 +51,16 @@ def best_text(best: TrialResult | None, metric: str) -> str:
     return f"best {metric} {value_text(best.value)}, trial {best.number}"
 
 
-def best_table(settings: SweepSettings, trials: Sequence[TrialResult]) -> list[str]:
-    """Returns the best trials, best first, below a line of headings."""
+def best_table(
+    settings: SweepSettings, trials: Sequence[TrialResult], width: int | None = None
+) -> list[str]:
+    """Returns the best trials, best first, in at most `width` columns."""
     rows = [["trial", *settings.space, settings.metric, "seconds", "steps"]]
     for each in best_first(trials, settings.maximize)[:BEST_SHOWN]:
         numbers = [value_text(each.value), seconds_text(each.seconds), str(each.steps)]
         texts = texts_of(each.parameters)
         rows.append([str(each.number), *(texts[name] for name in settings.space), *numbers])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    return fitted(rows[0], rows[1:], 1, width).splitlines()
 
 
 def run_again(settings: SweepSettings, trial: TrialResult) -> str:
@@ -71,12 +70,12 @@ def run_again(settings: SweepSettings, trial: TrialResult) -> str:
     return shlex.join([*launcher, *command])
 
 
-def summary(settings: SweepSettings, result: SweepResult) -> list[str]:
-    """Returns the lines at the end of a sweep."""
+def summary(settings: SweepSettings, result: SweepResult, width: int | None = None) -> list[str]:
+    """Returns the lines at the end of a sweep; `width`: the columns of a terminal."""
     table = settings.out / "results.csv"
     lines = [f"{len(result.trials)} trials: {states_text(result.trials)}; all are in {table}"]
     if result.best is not None:
-        lines += ["", *best_table(settings, result.trials), ""]
+        lines += ["", *best_table(settings, result.trials, width), ""]
         lines += [f"Trial {result.best.number} again:", f"  {run_again(settings, result.best)}"]
     return lines
 

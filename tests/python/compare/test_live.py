@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,8 @@ def test_a_terminal_shows_system_round_epoch_and_step(made_up: Path) -> None:
     assert "\r[1/1] one, small-mlp, 1 rank, round 1: starting, 0 s\x1b[K" in seen
     assert "\r[1/1] one, small-mlp, 1 rank, round 1: epoch 1 of 1, step 1 of " in seen
     assert "\r\x1b[K[1/1] one: small-mlp, ×1, batch 64, 1 rank: " in seen
+    _, _, table = seen.partition("# A table\n")
+    assert re.search(r"^ranks +epochs +system +images/s", table, re.MULTILINE), seen
+    assert "| ranks" not in seen
+    lines = table.partition("Machine:")[0].splitlines()
+    assert max(map(len, lines)) <= 80, table

@@ -15,9 +15,10 @@ from terminal import run_in_terminal
 
 from ciranda.launch.plan.environment import count_cores
 from ciranda.sweep.cli import sweep_command
-from ciranda.sweep.settings import COMPLETE, SweepSettings
+from ciranda.sweep.settings import COMPLETE, SweepSettings, TrialResult
 from ciranda.sweep.space import parse_space
 from ciranda.sweep.sweep import run_sweep
+from ciranda.sweep.table import best_table
 
 GRID = ("--sampler", "grid", "--maximize", "accuracy")
 WAIT_FOR_EVER = "while True:\n    time.sleep(1)\n"
@@ -175,6 +176,19 @@ def test_a_terminal_shows_trials_that_run(sweeps) -> None:
     assert "trial 1  x=2  step 0, accuracy 7" in shown
     assert "1 of 2; best accuracy 7, trial 0" in shown
     assert "\x1b[2A" in shown
+
+
+def test_the_best_trials_fit_a_terminal() -> None:
+    parameters = {f"parameter_{n}": 0.123456 for n in range(6)}
+    trial = TrialResult(3, parameters, COMPLETE, 0.5, 1.0, 2)
+    settings = SweepSettings(
+        ["a"], parse_space([f"{n}=0..1" for n in parameters]), "accuracy", maximize=True
+    )
+    wide, narrow = best_table(settings, [trial]), best_table(settings, [trial], 60)
+    head, _, row = wide
+    assert len(row) > 100
+    assert max(map(len, narrow)) <= 60
+    assert set(f"{head} {row}".split()) <= set(" ".join(narrow).split())
 
 
 @pytest.mark.parametrize(
