@@ -12,8 +12,9 @@ A rank's return value travels back as JSON. A script given as text has `report(v
 `mark(name)` in a rank tells the test how far it is: `job.wait_for_mark(rank, name)`.
 
 Importing torch takes seconds, so it happens once: ranks are forked from a nursery, a process that
-has imported torch and done nothing else, and skip the interpreter's own end. `fresh=True` starts
-and ends a real interpreter for each instead.
+has imported torch and done nothing else: it has no thread, no World and no CUDA. Ranks skip the
+interpreter's own end, and end with the nursery, which ends with pytest. `fresh=True` starts and
+ends a real interpreter for each instead.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib.util
 import json
+import multiprocessing.util
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -40,6 +44,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from backends import DEVICE, OURS, Backend
+
+from ciranda.netns import namespace
 
 chosen: Backend = OURS  # of the ranks that are started next; a fixture sets it
 
@@ -462,56 +468,70 @@ def _run(path: str, function: str, arguments: str) -> None:
         report(value)
 
 
-def _next_task() -> list[str]:
+def _next_task() -> dict[str, Any]:
     """In the nursery: never returns but in a forked rank, with what it shall run."""
     # torch.optim imports torch._dynamo when the first optimizer is made.
     for module in ("torch.utils.data", "torch._dynamo", "ciranda.torch", "pytest"):
         importlib.import_module(module)
-    for line in sys.stdin:
-        task = json.loads(line)
-        pid_read, pid_write = os.pipe()
-        nurse = os.fork()
-        if nurse != 0:
-            os.close(pid_write)
-            print(os.read(pid_read, 32).decode(), flush=True)
-            os.close(pid_read)
-            os.waitpid(nurse, 0)
-            continue
-        # A nurse forks the rank, waits for it and writes down how it ended. Nobody waits for the
-        # nurse: the process in between has left.
-        if os.fork() != 0:
-            os._exit(0)
-        rank = os.fork()
-        if rank != 0:
-            os.close(pid_write)
-            _nurse(rank, Path(task["folder"]))
-        os.setsid()
-        os.write(pid_write, str(os.getpid()).encode())
-        os.close(pid_read)
-        os.close(pid_write)
-        for number, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
-            fd = os.open(Path(task["folder"]) / name, os.O_RDWR | os.O_CREAT, 0o600)
-            os.dup2(fd, number)
-            os.close(fd)
-        os.environ.clear()
-        os.environ.update(task["environment"])
-        return list(task["command"])
-    os._exit(0)
+    gc.freeze()  # a collection in a rank would write to, and so copy, all that was imported
+    atexit._clear()  # triton's bindings look for leaks, which takes longer than all else of a rank
+    atexit.register(multiprocessing.util._exit_function)  # it ends the workers of a DataLoader
+    living: dict[int, tuple[int, Path]] = {}  # pid and folder of each rank, by its pidfd
+    poll = select.poll()
+    poll.register(sys.stdin, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd in living:
+                poll.unregister(fd)
+                os.close(fd)
+                _write_down_the_end_of(*living.pop(fd))
+                continue
+            line = sys.stdin.readline()  # the only one: the next comes after the answer to it
+            if not line:
+                os._exit(0)
+            task = json.loads(line)
+            ready_read, ready_write = os.pipe()
+            rank = os.fork()
+            if rank == 0:
+                for each in (ready_read, *living):
+                    os.close(each)
+                task["ready"] = ready_write
+                return dict(task)
+            os.close(ready_write)
+            os.read(ready_read, 1)
+            os.close(ready_read)
+            print(rank, flush=True)
+            pidfd = os.pidfd_open(rank)
+            living[pidfd] = (rank, Path(task["folder"]))
+            poll.register(pidfd, select.POLLIN)
 
 
-def _nurse(rank: int, folder: Path) -> NoReturn:
+def _become_a_rank(task: dict[str, Any]) -> None:
+    """In a child of the nursery, whose end is its own too: so no rank outlives pytest."""
+    for number, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
+        fd = os.open(Path(task["folder"]) / name, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    namespace.die_with_parent()
+    os.setsid()
+    os.close(task["ready"])  # which tells the nursery
+    os.environ.clear()
+    os.environ.update(task["environment"])
+
+
+def _write_down_the_end_of(rank: int, folder: Path) -> None:
     _, status = os.waitpid(rank, 0)
     with contextlib.suppress(OSError):  # the test may be over
         (folder / "exit.new").write_text(str(os.waitstatus_to_exitcode(status)))
         (folder / "exit.new").rename(folder / "exit")
-    os._exit(0)
 
 
-def _run_and_leave(command: list[str]) -> NoReturn:
+def _run_and_leave(task: dict[str, Any]) -> NoReturn:
     """As the interpreter would end, but without tearing torch down: that takes a second."""
     code: Any = 0
     try:
-        _run(*command)
+        _become_a_rank(task)
+        _run(*task["command"])
     except SystemExit as leave:
         code = leave.code
     except BaseException:

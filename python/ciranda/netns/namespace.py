@@ -78,7 +78,7 @@ class Namespace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # keeps Ctrl-C for us
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread of ours holds a lock here
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread of ours holds a lock here
         )
         self.pid = self._holder.pid
         said = self._holder.stdout.readline() if self._holder.stdout else b""
@@ -153,19 +153,20 @@ class Namespace:
         executes the command, and the child stands in for it.
         """
         folder = os.getcwd()
-        _die_with_parent()
+        die_with_parent()
         for entrance in self._entrances:
             _check(_libc.setns(entrance, 0))
         os.chdir(folder)  # enters it again, because the mounts are new
         child = os.fork()
         if child != 0:
             _stand_in_for(child)
-        _die_with_parent()
+        die_with_parent()
         for each in _FORWARDED:  # commands started with a shell's & ignore Ctrl-C
             signal.signal(each, signal.SIG_DFL)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Makes the kernel kill this process when the thread that started it ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
