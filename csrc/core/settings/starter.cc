@@ -68,6 +68,35 @@ Status read_slurm_tasks(const Environment& env, RankInfo& rank_info) {
                        std::to_string(rank_info.cross_rank));
 }
 
+// Finds the host of a rank that is not alone on one, if the starter says only the local rank and
+// the number of local ranks.
+Status place_on_hosts(const Starter& starter, RankInfo& rank_info) {
+  if (rank_info.local_rank >= rank_info.local_size || rank_info.local_rank > rank_info.rank) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .text = "rank " + std::to_string(rank_info.rank) + " is local rank " +
+                         std::to_string(rank_info.local_rank) + " of " +
+                         std::to_string(rank_info.local_size) + " according to " + starter.name +
+                         "; set " + starter.local_rank +
+                         " to count from 0 within each host, in the order of the ranks"};
+  }
+  if (rank_info.cross_size > 1) return {};
+  if (rank_info.size % rank_info.local_size != 0 ||
+      rank_info.rank % rank_info.local_size != rank_info.local_rank) {
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .text =
+            std::string(starter.name) + " does not tell the host of rank " +
+            std::to_string(rank_info.rank) + " of " + std::to_string(rank_info.size) +
+            ", which is local rank " + std::to_string(rank_info.local_rank) + " of " +
+            std::to_string(rank_info.local_size) +
+            "; let it number the ranks host by host, with the same number of ranks on each host"};
+  }
+  rank_info.cross_size = rank_info.size / rank_info.local_size;
+  rank_info.cross_rank = rank_info.rank / rank_info.local_size;
+  CIRANDA_ASSERT(rank_info.cross_size > 1 && rank_info.cross_rank < rank_info.cross_size);
+  return {};
+}
+
 }  // namespace
 
 const Starter* find_starter(const Environment& env) {
@@ -110,30 +139,7 @@ Status read_rank_info(const Environment& env, const Starter& starter, RankInfo& 
     rank_info.cross_size = 1;
     return {};
   }
-  if (rank_info.local_rank >= rank_info.local_size || rank_info.local_rank > rank_info.rank) {
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .text = "rank " + std::to_string(rank_info.rank) + " is local rank " +
-                         std::to_string(rank_info.local_rank) + " of " +
-                         std::to_string(rank_info.local_size) + " according to " + starter.name +
-                         "; set " + starter.local_rank +
-                         " to count from 0 within each host, in the order of the ranks"};
-  }
-  if (rank_info.cross_size > 1) return {};
-  if (rank_info.size % rank_info.local_size != 0 ||
-      rank_info.rank % rank_info.local_size != rank_info.local_rank) {
-    return Error{
-        .code = ErrorCode::kUnsupported,
-        .text =
-            std::string(starter.name) + " does not tell the host of rank " +
-            std::to_string(rank_info.rank) + " of " + std::to_string(rank_info.size) +
-            ", which is local rank " + std::to_string(rank_info.local_rank) + " of " +
-            std::to_string(rank_info.local_size) +
-            "; let it number the ranks host by host, with the same number of ranks on each host"};
-  }
-  rank_info.cross_size = rank_info.size / rank_info.local_size;
-  rank_info.cross_rank = rank_info.rank / rank_info.local_size;
-  CIRANDA_ASSERT(rank_info.cross_size > 1 && rank_info.cross_rank < rank_info.cross_size);
-  return {};
+  return place_on_hosts(starter, rank_info);
 }
 
 }  // namespace ciranda

@@ -60,6 +60,30 @@ Error contradiction(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
 }
 
+// Checks that each host has ranks, and that every local rank is there, in the order of the ranks.
+Status check_seats(const Hosts& hosts) {
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (std::size_t local = 0; local < hosts[host].size(); ++local) {
+      if (hosts[host][local] != kNoRank) continue;
+      return contradiction("no rank is local rank " + std::to_string(local) + " on host " +
+                           std::to_string(host));
+    }
+    for (std::size_t local = 1; local < hosts[host].size(); ++local) {
+      const std::vector<Rank>& ranks = hosts[host];
+      if (ranks[local - 1] < ranks[local]) continue;
+      return contradiction("rank " + std::to_string(ranks[local - 1]) + " is local rank " +
+                           std::to_string(local - 1) + " on host " + std::to_string(host) +
+                           ", and rank " + std::to_string(ranks[local]) + " local rank " +
+                           std::to_string(local) +
+                           "; number the ranks of a host in the order of their local ranks");
+    }
+    if (hosts[host].empty()) {
+      return contradiction("no rank is on host " + std::to_string(host));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 void encode(const Introduction& introduction, std::vector<std::byte>& out) {
@@ -125,25 +149,7 @@ Result<Hosts> seat(std::span<const Introduction> introductions) {
     }
     own = one.rank;
   }
-  for (std::size_t host = 0; host < hosts.size(); ++host) {
-    for (std::size_t local = 0; local < hosts[host].size(); ++local) {
-      if (hosts[host][local] != kNoRank) continue;
-      return contradiction("no rank is local rank " + std::to_string(local) + " on host " +
-                           std::to_string(host));
-    }
-    for (std::size_t local = 1; local < hosts[host].size(); ++local) {
-      const std::vector<Rank>& ranks = hosts[host];
-      if (ranks[local - 1] < ranks[local]) continue;
-      return contradiction("rank " + std::to_string(ranks[local - 1]) + " is local rank " +
-                           std::to_string(local - 1) + " on host " + std::to_string(host) +
-                           ", and rank " + std::to_string(ranks[local]) + " local rank " +
-                           std::to_string(local) +
-                           "; number the ranks of a host in the order of their local ranks");
-    }
-    if (hosts[host].empty()) {
-      return contradiction("no rank is on host " + std::to_string(host));
-    }
-  }
+  CIRANDA_TRY(check_seats(hosts));
   return hosts;
 }
 

@@ -186,6 +186,6 @@ def test_a_launcher_for_each_rank_is_refused_with_what_srun_will_heed(nodes: Nod
     launcher = [*CIRANDA, "run", "--no-ssh", f"--key-file={nodes.key_file}", "-np", "1", "true"]
     process = nodes.start("salloc", *TWO_TASKS_EACH, "srun", "--ntasks-per-node=1", *launcher)
     said, _ = process.communicate(timeout=LIMIT_S)
-    advice = re.search(r"srun has started 4 tasks on 2 nodes.*; give srun (.*), and -np", said)
+    advice = re.search(r"srun has started 4 tasks on 2 nodes.*; give srun (.*), and give -np", said)
     assert advice is not None, said
     assert advice[1] == "--nodes=2 --ntasks=2"

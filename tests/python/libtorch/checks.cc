@@ -558,18 +558,18 @@ void a_process_set_works_among_its_members() {
     require(layer->weight.eq(1).all().item<bool>(), "broadcast");
     ciranda::barrier(odd);
   } else {
-    const std::string text =
-        "rank " + std::to_string(rank) +
-        " is not a member of process set 1; only its members may submit operations of the set";
-    require_error(text, [&] { ciranda::allreduce_(layer->weight, {}, "", odd); });
-    require_error("DistributedOptimizer: " + text, [&] {
+    const std::string text = "rank " + std::to_string(rank) + " is not a member of process set 1; ";
+    require_error(text + "only its members may submit operations of the set",
+                  [&] { ciranda::allreduce_(layer->weight, {}, "", odd); });
+    require_error("DistributedOptimizer: " + text + "make the optimizer only on members", [&] {
       DistributedOptimizer optimizer(torch::optim::SGD(layer->parameters(), 0.1),
                                      layer->named_parameters(), {.process_set = odd});
     });
   }
   require_error("process sets must be unique", [] { ciranda::add_process_set({1, 3}); });
   ciranda::remove_process_set(odd);
-  require_error("there is no process set 1 (any more)", [&] { ciranda::barrier(odd); });
+  require_error("there is no process set 1; it may have been removed",
+                [&] { ciranda::barrier(odd); });
 }
 
 // One step of plain torch on the batches of `ranks`.

@@ -261,7 +261,7 @@ Status StateFiles::begin_snapshot(std::uint64_t now_ns) {
   } else {
     ++log_generation_;
   }
-  const Status begun = child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
+  Status begun = child_.begin(protocol_, names(log_generation_), kNoNewSnapshot);
   changed_ = !begun.ok();
   return begun;
 }

@@ -248,6 +248,13 @@ class RemoteLink final : public WorkerLink {
     link_.expect(std::move(in));
   }
 
+  bool asks() const {
+    return std::holds_alternative<PullRows>(*message_) ||
+           std::holds_alternative<PushRows>(*message_) ||
+           std::holds_alternative<FetchState>(*message_) ||
+           std::holds_alternative<FetchSteps>(*message_);
+  }
+
   // Expects the data that directly follows the message.
   Status expect_first() {
     if (const auto* what = std::get_if<Declare>(&*message_)) {
@@ -275,11 +282,7 @@ class RemoteLink final : public WorkerLink {
           .code = ErrorCode::kMalformed,
           .text = "a worker of another host sent a message that only workers of this host send"};
     }
-    const bool asks = std::holds_alternative<PullRows>(*message_) ||
-                      std::holds_alternative<PushRows>(*message_) ||
-                      std::holds_alternative<FetchState>(*message_) ||
-                      std::holds_alternative<FetchSteps>(*message_);
-    if (asks && std::exchange(asked_, true)) {
+    if (asks() && std::exchange(asked_, true)) {
       return Error{
           .code = ErrorCode::kMalformed,
           .text = "a worker asked for rows or state before its previous question was answered"};
