@@ -83,15 +83,26 @@ RecordWriter::RecordWriter(std::string path, Fd file, MessageMac mac, std::uint6
       bytes_(bytes),
       number_(number) {}
 
+Result<RecordKey> RecordKey::make() {
+  std::array<std::byte, Secret::kBytes> bytes;
+  fill_random(bytes);
+  std::array<std::byte, Secret::kBytes> taken = bytes;  // take() wipes it
+  const auto secret = Secret::take(taken);
+  if (!secret) return secret.error();
+  return RecordKey{.bytes = bytes, .mac = MessageMac(secret.value(), kLabel)};
+}
+
 Result<RecordWriter> RecordWriter::create(const std::string& path) {
+  auto key = RecordKey::make();
+  if (!key) return key.error();
+  return create(path, std::move(key).value());
+}
+
+Result<RecordWriter> RecordWriter::create(const std::string& path, RecordKey key) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!file.valid()) return cannot("create", path);
-  std::array<std::byte, Secret::kBytes> key;
-  fill_random(key);
-  CIRANDA_TRY(write_all(file.get(), {std::as_bytes(std::span(kMagic)), key}, path));
-  const auto secret = Secret::take(key);
-  if (!secret) return secret.error();
-  return RecordWriter(path, std::move(file), MessageMac(secret.value(), kLabel), kBeginBytes, 0);
+  CIRANDA_TRY(write_all(file.get(), {std::as_bytes(std::span(kMagic)), key.bytes}, path));
+  return RecordWriter(path, std::move(file), std::move(key.mac), kBeginBytes, 0);
 }
 
 Status RecordWriter::append(std::span<const std::byte> note, const Data& data) {

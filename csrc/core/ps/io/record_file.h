@@ -19,12 +19,23 @@ namespace ciranda::ps {
 // sizes and its bytes). A reader therefore rejects a record that is torn, changed, misplaced or
 // left from another file. docs/protocol.md has the bytes. Not thread-safe. Blocks for the disk.
 
+// The random key of a new file of records.
+struct RecordKey {
+  static Result<RecordKey> make();
+
+  std::array<std::byte, Secret::kBytes> bytes;
+  MessageMac mac;
+};
+
 class RecordWriter {
  public:
   using Data = std::vector<std::span<const std::byte>>;
 
-  // Creates the file, or empties it; a new file is readable by this user alone.
+  // Creates the file, or empties it; a new file is readable by this user alone. A forked child
+  // passes a key that its parent has made: another thread of the parent may have held a lock of
+  // libcrypto, which nobody releases in the child.
   static Result<RecordWriter> create(const std::string& path);
+  static Result<RecordWriter> create(const std::string& path, RecordKey key);
 
   // Appends a record: a note, and data in pieces. An error names the file; readers ignore the
   // unfinished record.

@@ -37,8 +37,8 @@ Status finish_file(const FileNames& names) {
   return sync_folder(std::filesystem::path(names.finished).parent_path());
 }
 
-Status write_snapshot(ServerProtocol& protocol, const FileNames& names) {
-  auto writer = RecordWriter::create(names.unfinished);
+Status write_snapshot(ServerProtocol& protocol, const FileNames& names, RecordKey key) {
+  auto writer = RecordWriter::create(names.unfinished, std::move(key));
   if (!writer) return writer.error();
   std::vector<std::byte> note;
   protocol.save(note);
@@ -53,6 +53,8 @@ Status write_snapshot(ServerProtocol& protocol, const FileNames& names) {
 Status SnapshotChild::begin(ServerProtocol& protocol, FileNames names, const char* what) {
   CIRANDA_ASSERT(child_ == 0);  // two would write the same file
   names_ = std::move(names);
+  auto key = RecordKey::make();
+  if (!key) return key.error();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno("fork", errno);
@@ -66,7 +68,7 @@ Status SnapshotChild::begin(ServerProtocol& protocol, FileNames names, const cha
   if (::getppid() != parent) ::_exit(1);
   ::close_range(3, ~0u, 0);
   ::setpriority(PRIO_PROCESS, 0, kChildNiceness);
-  const Status written = write_snapshot(protocol, names_);
+  const Status written = write_snapshot(protocol, names_, std::move(key).value());
   if (!written) {
     std::fprintf(stderr, "ciranda-ps: %s: %s\n", what, written.error().text.c_str());
     ::unlink(names_.unfinished.c_str());

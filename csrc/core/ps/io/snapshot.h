@@ -7,6 +7,7 @@
 
 #include "core/base/result.h"
 #include "core/ps/decide/server_protocol.h"
+#include "core/ps/io/record_file.h"
 
 namespace ciranda::ps {
 
@@ -19,7 +20,7 @@ struct FileNames {
 // Writes all that a server holds into one file of records. The first record has the output of
 // ServerProtocol::save() and the first of ServerProtocol::arrays(); each other array is a record.
 // Blocks for the disk.
-Status write_snapshot(ServerProtocol& protocol, const FileNames& names);
+Status write_snapshot(ServerProtocol& protocol, const FileNames& names, RecordKey key);
 
 // Blocks until the folder's list of files is on the disk.
 Status sync_folder(const std::string& folder);

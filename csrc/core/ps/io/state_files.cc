@@ -292,7 +292,9 @@ Status StateFiles::finish() {
   CIRANDA_ASSERT(!child_.running() && !log_);
   ++log_generation_;
   log_.reset();
-  CIRANDA_TRY(write_snapshot(protocol_, names(log_generation_)));
+  auto key = RecordKey::make();
+  if (!key) return key.error();
+  CIRANDA_TRY(write_snapshot(protocol_, names(log_generation_), std::move(key).value()));
   remove_before(log_generation_);
   return {};
 }

@@ -3,9 +3,14 @@
 #include "core/ps/io/snapshot.h"
 
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "core/ps/decide/server_protocol_state.h"
 #include "core/ps/io/record_file.h"
@@ -55,6 +60,32 @@ TEST_F(SnapshotTest, HasNoNameWhereItFails) {
   ASSERT_TRUE(child.begin(*protocol_, names_, "no snapshot").ok());
   EXPECT_TRUE(child.look_after(/*wait=*/true));
   EXPECT_FALSE(child.made());
+}
+
+// A child has no other thread that would release a lock of libcrypto, which one holds that looks
+// for an algorithm by other properties than any before.
+TEST_F(SnapshotTest, IsMadeWhileOtherThreadsLookForAlgorithms) {
+  std::atomic<bool> goes_on = true;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&goes_on, i] {
+      for (int number = i; goes_on; number += 2) {
+        EVP_MD_free(EVP_MD_fetch(nullptr, "SHA256", ("?n=" + std::to_string(number)).c_str()));
+      }
+    });
+  }
+  int made = 0;
+  for (; made < 100; ++made) {
+    SnapshotChild child;
+    ASSERT_TRUE(child.begin(*protocol_, names_, "no snapshot").ok());
+    for (int wait = 0; wait < 2000 && !child.look_after(/*wait=*/false); ++wait) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (child.running() || !child.made()) break;
+  }
+  goes_on = false;
+  for (std::thread& other : others) other.join();
+  EXPECT_EQ(made, 100);
 }
 
 TEST_F(SnapshotTest, EndsWithItsServer) {
