@@ -7,7 +7,7 @@ import io
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ciranda.compare import pictures
@@ -72,39 +72,48 @@ def machine_line(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-# --- Markdown -------------------------------------------------------------------------------------
+# --- Markdown, and tables of a terminal -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Heading:
+    text: str
+    level: int  # 0 for the study
+
+
+def _parts(study: Study, filled: Filled, facts: Mapping[str, Any]) -> list[_Heading | str | Grid]:
+    parts: list[_Heading | str | Grid] = [_Heading(f"Study {study.number}: {study.title}", 0)]
+    parts.append(study.about.strip())
+    for table, rows in filled:
+        parts += [_Heading(table.title, 1), table.about.strip(), *contents(table, rows)]
+    if study.published:
+        parts.append(_Heading("What the study printed", 1))
+        parts.append(Grid(("what", "figure"), study.published, 1))
+        parts.append(study.not_comparable.strip())
+    parts.append(f"Machine: {machine_line(facts)}")
+    return [part for part in parts if part != ""]
 
 
 def as_markdown(study: Study, filled: Filled, facts: Mapping[str, Any]) -> str:
-    parts = [f"# Study {study.number}: {study.title}", study.about.strip()]
-    for table, rows in filled:
-        parts += [f"## {table.title}", table.about.strip(), table_markdown(table, rows)]
-    if study.published:
-        parts += ["## What the study printed", markdown(("what", "figure"), study.published)]
-        parts.append(study.not_comparable.strip())
-    parts.append(f"Machine: {machine_line(facts)}")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    def shown(part: _Heading | str | Grid) -> str:
+        if isinstance(part, _Heading):
+            return f"{'#' * (part.level + 1)} {part.text}"
+        return part if isinstance(part, str) else markdown(part.head, part.lines)
 
-
-# --- a terminal -----------------------------------------------------------------------------------
+    return "\n\n".join(map(shown, _parts(study, filled, facts))) + "\n"
 
 
 def as_text(study: Study, filled: Filled, facts: Mapping[str, Any], width: int) -> str:
     """Returns what as_markdown() has, as tables and paragraphs of at most `width` columns."""
 
-    def shown(part: str | Grid) -> str:
+    def shown(part: _Heading | str | Grid) -> str:
+        if isinstance(part, _Heading):
+            part = f"{'#' * part.level} {part.text}".lstrip()
         if isinstance(part, str):
             return textwrap.fill(part, width)
         return fitted(part.head, part.lines, part.words, width)
 
-    parts: list[str | Grid] = [f"Study {study.number}: {study.title}", study.about.strip()]
-    for table, rows in filled:
-        parts += [f"# {table.title}", table.about.strip(), *contents(table, rows)]
-    if study.published:
-        parts += ["# What the study printed", Grid(("what", "figure"), study.published, 1)]
-        parts.append(study.not_comparable.strip())
-    parts.append(f"Machine: {machine_line(facts)}")
-    return "\n\n".join(shown(part) for part in parts if part) + "\n"
+    return "\n\n".join(map(shown, _parts(study, filled, facts))) + "\n"
 
 
 # --- JSON -----------------------------------------------------------------------------------------
