@@ -10,6 +10,6 @@ void bind_errors(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
-void bind_servers(pybind11::module_& module);  // call it after bind_optimizer()
+void bind_servers(pybind11::module_& module);
 
 }  // namespace ciranda

@@ -1,3 +1,4 @@
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -5,11 +6,10 @@
 #include <string>
 
 #include "bindings/bindings.h"
-#include "ciranda/torch/gradient/gradient_reducer.h"
-#include "ciranda/torch/gradient/rank_comparison.h"
 #include "ciranda/torch/gradient/rank_graph.h"
-#include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/step/optimizer_checks.h"
+#include "ciranda/torch/step/optimizer_core.h"
+#include "ciranda/torch/step/optimizer_options.h"
 #include "ciranda/torch/step/shared_step.h"
 
 namespace ciranda {
@@ -38,37 +38,6 @@ void bind_rules(py::module_& module) {
   for (const auto& [name, member] : kernels::kRuleFlags) rule.def_readwrite(name, member);
 }
 
-void bind_reducer(py::module_& module) {
-  py::class_<Reducer, std::shared_ptr<Reducer>>(
-      module, "Reducer", "Reduces the gradients of an optimizer's parameters.")
-      .def("add_parameters", &Reducer::add_parameters, py::arg("named_parameters"),
-           py::arg("rules") = std::vector<std::size_t>(), Released())
-      .def("synchronize", &Reducer::synchronize, Released())
-      .def("finish_step", &Reducer::finish_step, Released())
-      .def("discard_step", &Reducer::discard_step, Released())
-      .def("set_backward_passes_per_step", &Reducer::set_backward_passes_per_step,
-           py::arg("passes"), Released())
-      .def("set_rule", &Reducer::set_rule, py::arg("number"), py::arg("rule"), Released())
-      .def("confirm_sharing", &Reducer::confirm_sharing, Released())
-      .def(
-          "step",
-          [](Reducer& reducer, double gradient_scale, bool reduce, double max_norm,
-             const std::string& objection) {
-            return reducer.step(gradient_scale, reduce, max_norm, objection).why_not_shared;
-          },
-          py::arg("gradient_scale"), py::arg("reduce"), py::arg("max_norm"), py::arg("objection"),
-          Released())
-      .def("end_shared_step", &Reducer::end_shared_step, Released())
-      .def("norm", &Reducer::norm, Released())
-      .def(
-          "state",
-          [](Reducer& reducer, std::size_t position) {
-            return reducer.state(position, /*copies=*/true);
-          },
-          py::arg("position"), Released())
-      .def("adopt_state", &Reducer::adopt_state, py::arg("position"), py::arg("state"), Released());
-}
-
 void bind_rank_graph(py::module_& module) {
   module.def("refuse_derivatives_in_step", &refuse_derivatives_in_step, py::arg("gradient"),
              py::arg("parameter"));
@@ -76,88 +45,106 @@ void bind_rank_graph(py::module_& module) {
   module.def("end_rank_step", &end_rank_step);
 }
 
-void bind_gradient_reducer(py::module_& module) {
-  const ReducerOptions defaults;
-  py::class_<GradientReducer, Reducer, std::shared_ptr<GradientReducer>>(
-      module, "GradientReducer", "Reduces gradients in buckets, while backward produces them.")
-      .def(py::init([](std::string name, int op, double predivide_factor, int passes,
-                       Compression compression, std::uint8_t streams, bool sparse_as_dense,
-                       std::optional<std::int64_t> bucket_bytes,
-                       std::vector<std::vector<std::size_t>> groups, bool shared_step,
-                       bool reduce_in_backward, bool share_parameters, GroupId group) {
-             return make_gradient_reducer({.name = std::move(name),
-                                           .group = group,
-                                           .op = static_cast<ReduceOp>(op),
-                                           .predivide_factor = predivide_factor,
-                                           .backward_passes_per_step = passes,
-                                           .wire_dtype = wire_dtype_of(compression),
-                                           .streams = streams,
-                                           .sparse_as_dense = sparse_as_dense,
-                                           .bucket_bytes = bucket_bytes,
-                                           .groups = std::move(groups),
-                                           .shared_step = shared_step,
-                                           .reduce_in_backward = reduce_in_backward,
-                                           .share_parameters = share_parameters});
+void bind_core(py::module_& module) {
+  py::enum_<SharedStepMode>(module, "SharedStepMode")
+      .value("auto", SharedStepMode::kAuto)
+      .value("host", SharedStepMode::kHost)
+      .value("off", SharedStepMode::kOff);
+  py::class_<OptimizerCore, std::shared_ptr<OptimizerCore>>(
+      module, "OptimizerCore", "What a DistributedOptimizer over ranks does beside the optimizer.")
+      .def(py::init([](GroupId group, const NamedParameters& parameters,
+                       std::optional<std::string> obstacle, int op, bool adasum, bool reduces,
+                       double predivide_factor, int passes, Compression compression,
+                       bool sparse_as_dense, std::optional<std::int64_t> bucket_bytes,
+                       std::vector<std::vector<std::size_t>> groups, SharedStepMode shared_step,
+                       std::int64_t auto_parameters_min, bool share_parameters,
+                       std::optional<double> max_grad_norm, std::string others) {
+             OptimizerOptions options{.reduction = {.op = static_cast<ReduceOp>(op),
+                                                    .predivide_factor = predivide_factor,
+                                                    .backward_passes_per_step = passes,
+                                                    .wire_dtype = wire_dtype_of(compression),
+                                                    .sparse_as_dense = sparse_as_dense,
+                                                    .bucket_bytes = bucket_bytes,
+                                                    .groups = std::move(groups),
+                                                    .share_parameters = share_parameters},
+                                      .shared_step = shared_step,
+                                      .auto_parameters_min = auto_parameters_min,
+                                      .max_grad_norm = max_grad_norm,
+                                      .adasum = adasum,
+                                      .reduces = reduces,
+                                      .others = std::move(others)};
+             return std::make_shared<OptimizerCore>(group, std::move(options), parameters,
+                                                    std::move(obstacle));
            }),
-           py::kw_only(), py::arg("name"), py::arg("op") = static_cast<int>(defaults.op),
-           py::arg("predivide_factor") = defaults.predivide_factor,
-           py::arg("backward_passes_per_step") = defaults.backward_passes_per_step,
-           py::arg("compression"), py::arg("streams") = defaults.streams,
-           py::arg("sparse_as_dense") = defaults.sparse_as_dense,
-           py::arg("bucket_bytes") = defaults.bucket_bytes, py::arg("groups") = defaults.groups,
-           py::arg("shared_step") = defaults.shared_step,
-           py::arg("reduce_in_backward") = defaults.reduce_in_backward,
-           py::arg("share_parameters") = defaults.share_parameters,
-           py::arg("process_set") = defaults.group)
-      .def("arena_bytes", &GradientReducer::arena_bytes, Released())
-      .def("moved_bytes", &GradientReducer::moved_bytes, Released())
-      .def("bucket_count", &GradientReducer::bucket_count, Released());
-}
-
-void bind_rank_comparison(py::module_& module) {
-  py::class_<RankComparison>(module, "RankComparison",
-                             "Checks that the ranks of an optimizer train the same model.")
-      .def(py::init([](const std::string& name, bool apart, GroupId members) {
-             return RankComparison(default_communicator(members, name), name, apart);
-           }),
-           py::arg("name"), py::arg("apart"), py::arg("process_set") = kWorldGroup)
-      .def("add", &RankComparison::add, py::arg("named_parameters"))
-      .def("begin_step", &RankComparison::begin_step)
+           py::kw_only(), py::arg("process_set"), py::arg("named_parameters"), py::arg("obstacle"),
+           py::arg("op"), py::arg("adasum"), py::arg("reduces"), py::arg("predivide_factor"),
+           py::arg("backward_passes_per_step"), py::arg("compression"), py::arg("sparse_as_dense"),
+           py::arg("bucket_bytes"), py::arg("groups"), py::arg("shared_step"),
+           py::arg("auto_parameters_min"), py::arg("share_parameters"), py::arg("max_grad_norm"),
+           py::arg("others"), Released())
+      .def("alone", &OptimizerCore::alone)
+      .def("name", &OptimizerCore::name)
+      .def("why_not_shared", &OptimizerCore::why_not_shared)
+      .def("described_options", [](const OptimizerCore& core) { return describe(core.options()); })
+      .def("add_parameters", &OptimizerCore::add_parameters, py::arg("named_parameters"),
+           py::arg("groups"), Released())
+      .def("agree_on", &OptimizerCore::agree_on, py::arg("added"), Released())
+      .def("set_backward_passes_per_step", &OptimizerCore::set_backward_passes_per_step,
+           py::arg("passes"), Released())
+      .def("synchronize", &OptimizerCore::synchronize, Released())
+      .def("discard_step", &OptimizerCore::discard_step, Released())
+      .def("finish_step", &OptimizerCore::finish_step, Released())
+      .def("begin_step", &OptimizerCore::begin_step, Released())
+      .def("compare", &OptimizerCore::compare, py::arg("way"), Released())
+      .def("loss_of_all", &OptimizerCore::loss_of_all, py::arg("loss"), Released())
+      .def_static("take_changes", &OptimizerCore::take_changes, py::arg("parameters"),
+                  py::arg("starts"), Released())
+      .def("combine", &OptimizerCore::combine, py::arg("changes"), Released())
+      .def("broadcast_buffers", &OptimizerCore::broadcast_buffers, py::arg("buffers"), Released())
+      .def("end_step", &OptimizerCore::end_step, py::arg("objects"), Released())
+      .def("set_rule", &OptimizerCore::set_rule, py::arg("group"), py::arg("rule"), Released())
       .def(
-          "compare",
-          [](RankComparison& self, const std::string& way,
-             const std::optional<std::shared_ptr<Reducer>>& reducer) {
-            return self.compare(way, reducer ? reducer->get() : nullptr);
+          "step",
+          [](OptimizerCore& core, double gradient_scale, bool reduce,
+             const std::string& objection) {
+            return core.step(gradient_scale, reduce, objection).why_not_shared;
           },
-          py::arg("way"), py::arg("reducer"), Released())
-      .def("end_step", &RankComparison::end_step);
+          py::arg("gradient_scale"), py::arg("reduce"), py::arg("objection"), Released())
+      .def("norm", &OptimizerCore::norm, Released())
+      .def(
+          "state",
+          [](OptimizerCore& core, std::size_t position) {
+            return core.state(position, /*copies=*/true);
+          },
+          py::arg("position"), Released())
+      .def("adopt_state", &OptimizerCore::adopt_state, py::arg("position"), py::arg("state"),
+           Released())
+      .def("end_shared_step", &OptimizerCore::end_shared_step, py::arg("why"), Released())
+      .def("tune", &OptimizerCore::tune, py::arg("class_name"), py::arg("clock"), Released())
+      .def("tunes", &OptimizerCore::tunes)
+      .def("retune", &OptimizerCore::retune, py::arg("states"), py::arg("obstacle"), Released())
+      .def("arena_bytes", &OptimizerCore::arena_bytes, Released())
+      .def("moved_bytes", &OptimizerCore::moved_bytes, Released())
+      .def("bucket_count", &OptimizerCore::bucket_count, Released());
 }
 
 }  // namespace
 
 void bind_optimizer(py::module_& module) {
+  py::enum_<Training>(module, "Training")
+      .value("ring", Training::kRing)
+      .value("adasum", Training::kAdasum)
+      .value("servers", Training::kServers);
+  module.def("refuse_options", &refuse_options, py::arg("training"), py::arg("given"));
   module.def(
-      "check_options",
-      [](int op, double predivide_factor, int passes, std::optional<std::int64_t> bucket_bytes,
-         std::optional<double> max_grad_norm) {
-        check_options(static_cast<ReduceOp>(op), predivide_factor, passes, bucket_bytes,
-                      max_grad_norm);
+      "check_values",
+      [](int passes, std::optional<double> max_grad_norm) {
+        check_values(
+            {.reduction = {.backward_passes_per_step = passes}, .max_grad_norm = max_grad_norm});
       },
-      py::arg("op"), py::arg("predivide_factor"), py::arg("backward_passes_per_step"),
-      py::arg("bucket_bytes"), py::arg("max_grad_norm"));
+      py::arg("backward_passes_per_step"), py::arg("max_grad_norm"));
   module.def("names_of", &names_of, py::arg("owned"), py::arg("named"));
   module.attr("AUTO_PARAMETERS_MIN") = kAutoParametersMin;
-  module.def("obstacle_to_sharing", &obstacle_to_sharing, py::arg("demanded"), py::arg("obstacle"),
-             py::arg("parameters"), py::arg("auto_parameters_min"));
-  module.def(
-      "require_agreement",
-      [](const std::string& name, const std::string& options, const NamedParameters& parameters,
-         const std::string& obstacle, GroupId group) {
-        return require_agreement(*default_communicator(group, name), name, options, parameters,
-                                 obstacle);
-      },
-      py::arg("name"), py::arg("options"), py::arg("parameters"), py::arg("obstacle") = "",
-      py::arg("process_set") = kWorldGroup, Released());
   // Reads without the GIL. If the program begins to use the storage meanwhile, it is too late with
   // the GIL, too.
   SharedStep::set_kept_by_python([](const c10::StorageImpl& storage) {
@@ -171,10 +158,8 @@ void bind_optimizer(py::module_& module) {
       .value("bf16", Compression::kBFloat16);
 
   bind_rules(module);
-  bind_reducer(module);
   bind_rank_graph(module);
-  bind_gradient_reducer(module);
-  bind_rank_comparison(module);
+  bind_core(module);
 }
 
 }  // namespace ciranda

@@ -6,7 +6,7 @@
 #include "ciranda/torch/process/servers.h"
 #include "ciranda/torch/servers/ps_differences.h"
 #include "ciranda/torch/servers/ps_gradients.h"
-#include "ciranda/torch/servers/ps_reducer.h"
+#include "ciranda/torch/servers/ps_step.h"
 #include "ciranda/torch/servers/saved_parameters.h"
 #include "ciranda/torch/tensor/error.h"
 
@@ -88,19 +88,27 @@ void bind_servers(py::module_& module) {
            py::arg("max_staleness") = std::nullopt, py::arg("staleness") = 0,
            py::arg("backup_workers") = 0);
 
-  py::class_<PsReducer, Reducer, std::shared_ptr<PsReducer>>(
-      module, "PsReducer", "Pushes gradients to the servers, which make the step.")
+  py::class_<PsStep, std::shared_ptr<PsStep>>(
+      module, "PsStep", "Pushes gradients to the servers, which make the step.")
       .def(py::init([](ps::Mode mode, bool ahead, bool force, int push_every, int fetch_every) {
-             return make_ps_reducer({.mode = mode,
-                                     .ahead = ahead,
-                                     .force = force,
-                                     .push_every = push_every,
-                                     .fetch_every = fetch_every});
+             return make_ps_step({.mode = mode,
+                                  .ahead = ahead,
+                                  .force = force,
+                                  .push_every = push_every,
+                                  .fetch_every = fetch_every});
            }),
            py::kw_only(), py::arg("mode"), py::arg("ahead"), py::arg("force"),
            py::arg("push_every") = 0, py::arg("fetch_every") = 0)
-      .def("add_squares", &PsReducer::add_squares, py::arg("squares"),
-           "Adds the squares of gradients outside this reducer to the norm of the next step.");
+      .def("add_parameters", &PsStep::add_parameters, py::arg("named_parameters"),
+           py::arg("groups"), Released())
+      .def("set_rule", &PsStep::set_rule, py::arg("group"), py::arg("rule"), Released())
+      .def("step", &PsStep::step, py::arg("gradient_scale"), py::arg("max_norm"),
+           py::arg("objection"), Released())
+      .def("norm", &PsStep::norm, Released())
+      .def("state", &PsStep::state, py::arg("position"), Released())
+      .def("adopt_state", &PsStep::adopt_state, py::arg("position"), py::arg("state"), Released())
+      .def("add_squares", &PsStep::add_squares, py::arg("squares"),
+           "Adds the squares of gradients elsewhere to the norm of the next step.");
   py::class_<PsDifferences, std::shared_ptr<PsDifferences>>(
       module, "PsDifferences", "Pushes the changes of a step that the worker makes to the servers.")
       .def(py::init([](ps::Mode mode, double rho, int period) {

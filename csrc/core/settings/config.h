@@ -13,7 +13,7 @@
 
 namespace ciranda {
 
-// Settings of python/ciranda/torch/autotune.py.
+// Settings of autotuning; see Tuner.
 struct AutotuneConfig {
   bool on = false;          // CIRANDA_AUTOTUNE
   bool wire_dtype = false;  // may round data between hosts; CIRANDA_WIRE_DTYPE=auto

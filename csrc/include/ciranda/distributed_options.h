@@ -27,7 +27,9 @@ struct DistributedOptions {
   // step() clips the reduced gradients to this global 2-norm, as torch's clip_grad_norm_ does. A
   // shared step leaves p.grad unclipped.
   std::optional<double> max_grad_norm = {};
-  Job::Op op = Job::Op::kAverage;          // or kSum
+  // kAverage, kSum or kAdasum. With kAdasum each rank steps with its own gradients, and step()
+  // combines the changes of all ranks; options about reduced gradients are refused.
+  Job::Op op = Job::Op::kAverage;
   double gradient_predivide_factor = 1.0;  // f: divide by f before the sum, by size()/f after it
   int backward_passes_per_step = 1;        // sums the gradients of that many before reducing them
   Compression compression = Compression::kNone;

@@ -10,17 +10,16 @@ from typing import Any, Literal
 import torch
 
 from ciranda import _C
-from ciranda.torch import adasum_optimizer, autotune
 from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
 from ciranda.torch.ops import Adasum, Average
-from ciranda.torch.optimizer_classes import Distributed, begin, names_of_groups, train_together
+from ciranda.torch.optimizer_classes import Distributed, names_of_groups
 from ciranda.torch.plain_tensors import require_plain
 from ciranda.torch.process_sets import ProcessSet, global_process_set
 from ciranda.torch.ps import EASGD, Downpour, Mode, UpdateOn
-from ciranda.torch.ps.served_optimizer import distribute, refuse_options
-from ciranda.torch.reduction import Reduction, reduce_gradients
+from ciranda.torch.ps.served_optimizer import distribute
+from ciranda.torch.rank_optimizer import train_together
 from ciranda.torch.shared_step import SharedStepMode
 
 
@@ -179,53 +178,33 @@ def DistributedOptimizer(
         )
     if backend is not None or mode is not None or update_on is not None or force:
         ps = _former_mode(ps, backend, mode, update_on, force)
-    if ps is not None:
-        _C.check_options(
-            op, gradient_predivide_factor, backward_passes_per_step, None, max_grad_norm
-        )
-        of_a_ring = {
-            "compression": compression is Compression.none,
-            "op": op == Average,
-            "gradient_predivide_factor": gradient_predivide_factor == 1.0,
-            "num_groups": not num_groups,
-            "groups": groups is None,
-            "process_set": process_set is global_process_set,
-            "bucket_bytes": bucket_bytes is None,
-            "shared_step": shared_step == "auto",
-            "share_parameters": not share_parameters,
-            "broadcast_buffers": broadcast_buffers is None,
-        }
-        refuse_options([name for name, left_out in of_a_ring.items() if not left_out])
-        named = _named(optimizer, named_parameters)
-        require_plain("DistributedOptimizer", named)
-        return distribute(optimizer, named, ps, max_grad_norm)
-    if _C.server_count():
+    if ps is None and _C.server_count():
         raise ValueError(
             "DistributedOptimizer: this job has parameter servers; pass a mode, such as "
             "ps=ps.Async(), or start it without --ps"
         )
-    of_reduced_gradients = {
-        "gradient_predivide_factor": gradient_predivide_factor != 1.0,
-        "num_groups": num_groups != 0,
-        "groups": groups is not None,
-        "bucket_bytes": bucket_bytes is not None,
-        "max_grad_norm": max_grad_norm is not None,
-        "shared_step": shared_step == "host",
-        "share_parameters": share_parameters,
+    usual = {
+        "compression": compression is Compression.none,
+        "op": op == Average,
+        "gradient_predivide_factor": gradient_predivide_factor == 1.0,
+        "num_groups": not num_groups,
+        "groups": groups is None,
+        "process_set": process_set is global_process_set,
+        "bucket_bytes": bucket_bytes is None,
+        "shared_step": shared_step == "auto" or (shared_step is False and op == Adasum),
+        "max_grad_norm": max_grad_norm is None,
+        "share_parameters": not share_parameters,
+        "broadcast_buffers": broadcast_buffers is None,
     }
-    if op == Adasum and any(of_reduced_gradients.values()):
-        given = [option for option, is_given in of_reduced_gradients.items() if is_given]
-        raise ValueError(
-            f"DistributedOptimizer: with op=Adasum no gradients are reduced, so leave out "
-            f"{', '.join(given)}"
-        )
-    _C.check_options(
-        Average if op == Adasum else op,
-        gradient_predivide_factor,
-        backward_passes_per_step,
-        bucket_bytes,
-        max_grad_norm,
-    )
+    training = _C.Training.ring if ps is None else _C.Training.servers
+    if op == Adasum and ps is None:
+        training = _C.Training.adasum
+    _C.refuse_options(training, [option for option, is_usual in usual.items() if not is_usual])
+    if ps is not None:
+        _C.check_values(backward_passes_per_step, max_grad_norm)
+        named = _named(optimizer, named_parameters)
+        require_plain("DistributedOptimizer", named)
+        return distribute(optimizer, named, ps, max_grad_norm)
     if num_groups:
         warnings.warn(
             "DistributedOptimizer: num_groups is deprecated; pass groups=" + str(num_groups),
@@ -237,11 +216,9 @@ def DistributedOptimizer(
     named = _named(optimizer, named_parameters)
     require_plain("DistributedOptimizer", named)
     buffers = None if broadcast_buffers is None else Buffers(broadcast_buffers)
-    if op == Adasum:
-        return adasum_optimizer.distribute(
-            optimizer, named, compression, backward_passes_per_step, buffers, process_set
-        )
-    how = Reduction(
+    train_together(
+        optimizer,
+        named,
         op=op,
         predivide_factor=gradient_predivide_factor,
         backward_passes_per_step=backward_passes_per_step,
@@ -251,14 +228,8 @@ def DistributedOptimizer(
         bucket_bytes=bucket_bytes,
         shared_step=shared_step,
         share_parameters=share_parameters,
-        streams=0,
         max_grad_norm=max_grad_norm,
         buffers=buffers,
         process_set=process_set,
     )
-    reduce_gradients(optimizer, named, how)
-    begin(optimizer, named, max_grad_norm)
-    if not process_set.alone():
-        train_together(optimizer, named, buffers, apart=not share_parameters)
-    autotune.begin(optimizer)
     return optimizer

@@ -8,7 +8,6 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -16,11 +15,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ciranda import _C
-from ciranda.torch import ops
-from ciranda.torch.buffers import Buffers
 from ciranda.torch.compressed_reducer import NamedParameters
-from ciranda.torch.plain_tensors import require_plain
-from ciranda.torch.process_sets import ProcessSet, number_of
 from ciranda.torch.shared_step import SharedStep, State, obstacle_of_groups
 
 
@@ -37,23 +32,19 @@ def _outside_of_graphs(step: Callable[..., Any], *arguments: Any) -> Any:
 class Distributed:
     """The methods that DistributedOptimizer adds to the user's optimizer class."""
 
-    _ciranda_reducer: Any
-    _ciranda_name: str  # prefix of its operations' names
-    _ciranda_how: Any = None  # Reduction; None with Adasum or servers
-    _ciranda_tuner: Any = None  # Tuner, while it runs
-    _ciranda_process_set: ProcessSet
     _ciranda_skip_synchronize: bool
     _ciranda_synchronized: bool  # synchronize() was called since the latest step
     _ciranda_shared_step: SharedStep | None  # None: each rank makes its own step
-    _ciranda_why_not_shared: str  # the rest of a sentence
     _ciranda_objection: str  # this rank's objection to the next shared step, or ""
     _ciranda_parameters: list[torch.Tensor]  # of all groups, as last seen
-    _ciranda_buffers: Buffers | None  # broadcast by each step
-    _ciranda_comparison: Any  # RankComparison; None: one rank, or servers
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's class
     _parameter_names: dict[torch.Tensor, str]
+
+    def why_not_shared(self) -> str:
+        """Returns why the ranks do not share the step, as the rest of a sentence; "" if they do."""
+        raise NotImplementedError
 
     @property
     def grad_norm(self) -> float:
@@ -62,10 +53,6 @@ class Distributed:
         It is 0 before the first step. Waits for a GPU that has not computed it yet.
         """
         return float(self._ciranda_norm)
-
-    def why_not_shared(self) -> str:
-        """Returns why the ranks do not share the step, as the rest of a sentence; "" if they do."""
-        return self._ciranda_why_not_shared
 
     def _shares_state(self) -> bool:
         return self._ciranda_shared_step is not None and not self._ciranda_objection
@@ -113,7 +100,7 @@ class Distributed:
         Rarely needed: the backward_passes_per_step-th backward() has reduced them, and step()
         reduces what is left. It may be called repeatedly.
         """
-        self._ciranda_reducer.synchronize()
+        self._reduce()
         self._ciranda_synchronized = True
 
     @contextmanager
@@ -129,75 +116,85 @@ class Distributed:
         """Sets the number of backward passes after which backward() reduces the added gradients."""
         if passes < 1:
             raise ValueError("backward_passes_per_step must be at least 1")
-        self._ciranda_reducer.set_backward_passes_per_step(passes)
-        if self._ciranda_how is not None:
-            self._ciranda_how = replace(self._ciranda_how, backward_passes_per_step=passes)
+        self._set_backward_passes(passes)
+
+    # What training with other ranks does beside the optimizer's own; see OverRanks.
+
+    def _set_backward_passes(self, passes: int) -> None:
+        pass
+
+    def _reduce(self) -> None:
+        """Reduces what backward() has not reduced."""
+
+    def _finish_gradients(self) -> None:
+        """Makes later backward passes belong to the next step."""
+
+    def _discard_gradients(self) -> None:
+        """Forgets the gradients that backward passes have added up for this step."""
+
+    def _begin_step(self) -> None:
+        pass
+
+    def _end_step(self) -> None:
+        pass
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        return loss
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """Calls synchronize(), then makes the optimizer's own step() or the shared step."""
-        reducer = self._ciranda_reducer
         self._find_new_parameters()
         if self._ciranda_synchronized:
             self._note_synchronized()
-        reducer.confirm_sharing()
-        if self._ciranda_comparison is not None and self._ciranda_comparison.begin_step():
-            self._compare_ranks(self._ciranda_comparison)
+        self._begin_step()
         if self._ciranda_shared_step is not None:
             shared_step = self._hooked_shared_step if self._is_watched() else self._shared_step
             arguments = () if closure is None else (closure,)
             if torch.compiler.is_dynamo_compiling():
-                loss = _outside_of_graphs(shared_step, *arguments)
+                result = _outside_of_graphs(shared_step, *arguments)
             else:
-                loss = shared_step(*arguments)
-            self._end_step()
-            return loss
+                result = shared_step(*arguments)
+        else:
+            result = self._own_step(closure, *args, **kwargs)
+        self._end_step()
+        return result
+
+    def _own_step(self, closure: Callable[[], Any] | None, *args: Any, **kwargs: Any) -> Any:
+        """Makes the optimizer's own step on reduced gradients."""
         inner = super().step  # type: ignore[misc]
         self._opt_called = True  # learning-rate schedulers check it
-        if closure is not None:
+        arguments = args
+        if closure is None:
+            if not self._ciranda_skip_synchronize:
+                self._reduce()
+            self._ready_gradients()
+        else:
             user_closure = closure
 
             def reduced_closure() -> Any:
-                reducer.finish_step()  # the closure computes new gradients
+                self._finish_gradients()  # the closure computes new gradients
                 with torch.enable_grad():
                     loss = user_closure()
-                reducer.synchronize()
-                self._clip()
-                self._make_sparse()
+                self._reduce()
+                self._ready_gradients()
                 return self._loss_of_all(loss)
 
             arguments = (reduced_closure, *args)
-        else:
-            if not self._ciranda_skip_synchronize:
-                reducer.synchronize()
-            self._clip()
-            self._make_sparse()
-            arguments = args
         _C.begin_rank_step()
         try:
             result = inner(*arguments, **kwargs)
         finally:
             _C.end_rank_step()
-        reducer.finish_step()
-        self._end_step()
+        self._finish_gradients()
         return result
 
-    def _compare_ranks(self, comparison: _C.RankComparison) -> None:
-        inner_class = self._ciranda_inner_class
-        way = way_of_steps(inner_class, self.defaults, self.param_groups)  # type: ignore[attr-defined]
-        reducer = self._ciranda_reducer
-        native = isinstance(reducer, _C.Reducer)
-        if not native and not self._ciranda_skip_synchronize:
-            reducer.synchronize()  # reduces first: other ranks may still wait in backward()
-        if difference := comparison.compare(way, reducer if native else None):
-            warnings.warn(f"DistributedOptimizer: {difference}", stacklevel=4)
-
-    def _end_step(self) -> None:
-        if self._ciranda_buffers is not None:
-            self._broadcast_buffers(self._ciranda_buffers.now())
-        if self._ciranda_comparison is not None:
-            self._ciranda_comparison.end_step()
-        if self._ciranda_tuner is not None:
-            self._ciranda_tuner.stepped(self)
+    def _ready_gradients(self) -> None:
+        """Makes of the reduced gradients what the own step takes."""
+        self._clip()
+        if isinstance(self, torch.optim.SparseAdam):  # takes no dense ones
+            for parameter in (p for group in self.param_groups for p in group["params"]):
+                if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                    parameter.grad = parameter.grad.to_sparse(1)
 
     def _note_synchronized(self) -> None:
         self._ciranda_synchronized = False
@@ -219,36 +216,6 @@ class Distributed:
             or _global_optimizer_post_hooks
         )
 
-    def _broadcast_buffers(self, buffers: list[torch.Tensor]) -> None:
-        if not buffers:
-            return
-        process_set = self._ciranda_process_set
-        _C.broadcast_tensors(
-            buffers,
-            process_set.ranks[0],
-            f"{self._ciranda_name}/buffers",
-            number_of(process_set),
-        )
-
-    def _make_sparse(self) -> None:
-        """Makes densified gradients sparse again for SparseAdam, which takes no others."""
-        if not isinstance(self, torch.optim.SparseAdam):
-            return
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            if parameter.grad is not None and parameter.grad.layout is torch.strided:
-                parameter.grad = parameter.grad.to_sparse(1)
-
-    def _loss_of_all(self, loss: Any) -> Any:
-        """Reduces the loss for LBFGS: its search depends on it, and all ranks must decide alike."""
-        if not isinstance(self, torch.optim.LBFGS):
-            return loss
-        return ops.allreduce(
-            torch.as_tensor(loss).detach(),
-            name=f"{self._ciranda_name}/loss",
-            op=self._ciranda_how.op,
-            process_set=self._ciranda_process_set,
-        )
-
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Reduces what backward() has not reduced, before torch's GradScaler looks for inf.
@@ -264,7 +231,7 @@ class Distributed:
         vars(self)["_step_supports_amp_scaling"] = value
 
     def _before_scaled_step(self) -> None:
-        self._ciranda_reducer.synchronize()
+        self._reduce()
 
     # Schedulers need not wrap step(), and the step hooks run in the inner step.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -295,7 +262,7 @@ class Distributed:
         self._opt_called = True
         loss = None
         if closure is not None:
-            self._ciranda_reducer.finish_step()  # the closure computes new gradients
+            self._finish_gradients()  # the closure computes new gradients
             with torch.enable_grad():
                 loss = closure()
         # torch's GradScaler sets these for a fused optimizer.
@@ -307,7 +274,6 @@ class Distributed:
                 groups,
                 scale,
                 not self._ciranda_skip_synchronize,
-                self._ciranda_max_norm,
                 self._ciranda_objection or obstacle_of_groups(groups) or "",
             )
             if why_not:
@@ -316,8 +282,8 @@ class Distributed:
                 inner = self._ciranda_inner_class.step
                 getattr(inner, "__wrapped__", inner)(self)  # the wrapper's hooks have run already
             elif self._ciranda_max_norm:
-                self._ciranda_norm = self._ciranda_reducer.norm()
-        self._ciranda_reducer.finish_step()
+                self._ciranda_norm = shared_step.norm()
+        self._finish_gradients()
         return loss
 
     def _end_shared_step(self, why: str) -> None:
@@ -326,10 +292,7 @@ class Distributed:
         if self._shares_state():
             vars(self)["state"] = shared_step.copied_state()
         self._ciranda_shared_step = None
-        if type(self) is distributed_class(self._ciranda_inner_class, SharedStepOptimizer):
-            self.__class__ = distributed_class(self._ciranda_inner_class, Distributed)
-        self._ciranda_why_not_shared = why
-        shared_step.end()
+        shared_step.end(why)
         warnings.warn(
             f"DistributedOptimizer: the ranks do not share the step any more, because {why}. "
             "Training goes on as with shared_step=False: each rank makes the whole step, with its "
@@ -345,7 +308,7 @@ class Distributed:
         Also discards the gradients that backward passes have added up for this step.
         """
         self._find_new_parameters(lengths_only=True)
-        self._ciranda_reducer.discard_step()
+        self._discard_gradients()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -359,24 +322,8 @@ class Distributed:
 
     def _add_parameters(self, added: NamedParameters) -> None:
         groups = self.param_groups  # type: ignore[attr-defined]
-        require_plain("DistributedOptimizer", added)
-        why = _C.require_agreement(
-            self._ciranda_name,
-            "",
-            added,
-            self._ciranda_why_not_shared,
-            number_of(self._ciranda_process_set),
-        )
-        if why and self._ciranda_shared_step is not None:  # while this rank had joined
-            self._end_shared_step(why)
         self._parameter_names.update({parameter: name for name, parameter in added})
         self._ciranda_parameters = [p for group in groups for p in group["params"]]
-        if self._ciranda_shared_step is not None:
-            self._ciranda_shared_step.add_parameters(added, groups, vars(self)["state"])
-        else:
-            self._ciranda_reducer.add_parameters(added)
-        if self._ciranda_comparison is not None:
-            self._ciranda_comparison.add(added)
 
     def _find_new_parameters(self, lengths_only: bool = False) -> None:
         """Finds parameters that a program has put into the lists of param_groups.
@@ -409,23 +356,6 @@ class Distributed:
         return inner_class.__new__, (inner_class,), state
 
 
-class SharedStepOptimizer(Distributed):
-    """A Distributed optimizer while the ranks share its step, and its state in shared memory."""
-
-    @property
-    def state(self) -> Any:
-        """The optimizer's own state. Using it ends the shared step; each rank then has a copy."""
-        if self._shares_state():
-            self._own_state(self._ciranda_shared_step.copied_state())  # type: ignore[union-attr]
-        return vars(self)["state"]
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        if self._shares_state():
-            self._own_state(state)
-        vars(self)["state"] = state
-
-
 @functools.cache
 def distributed_class(inner_class: Any, base: type[Distributed]) -> type:
     return type(inner_class.__name__, (base, inner_class), {"_ciranda_inner_class": inner_class})
@@ -436,11 +366,9 @@ def begin(
     named: NamedParameters,
     max_grad_norm: float | None,
 ) -> None:
-    """Sets the attributes of a Distributed optimizer that do not depend on how it reduces."""
+    """Sets the attributes of a Distributed optimizer."""
     if hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched"):
         del optimizer.step  # removes a scheduler's wrapper of the inner class's step
-    optimizer._ciranda_buffers = None
-    optimizer._ciranda_comparison = None
     optimizer._ciranda_skip_synchronize = False
     optimizer._ciranda_synchronized = False
     optimizer._ciranda_objection = ""
@@ -448,53 +376,6 @@ def begin(
     optimizer._ciranda_max_norm = max_grad_norm or 0.0
     optimizer._ciranda_norm = 0.0
     optimizer._parameter_names = {parameter: name for name, parameter in named}
-
-
-def train_together(
-    optimizer: Any, named: NamedParameters, buffers: Buffers | None, apart: bool
-) -> None:
-    """Sets the attributes for training with other ranks.
-
-    `apart`: each rank has its own parameters.
-    """
-    optimizer._ciranda_buffers = buffers
-    members = number_of(optimizer._ciranda_process_set)
-    optimizer._ciranda_comparison = _C.RankComparison(optimizer._ciranda_name, apart, members)
-    optimizer._ciranda_comparison.add(named)
-
-
-_NOT_THE_WAY = ("foreach", "fused", "capturable", "differentiable")  # they affect the speed alone
-
-
-def way_of_steps(inner_class: Any, defaults: dict[str, Any], groups: list[dict[str, Any]]) -> str:
-    """Returns in one line the class and settings that ranks must have alike for equal steps."""
-
-    def told(value: Any) -> str:
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
-            value = value.item()
-        if isinstance(value, (tuple, list)):
-            return f"({', '.join(map(told, value))})"
-        is_plain = value is None or isinstance(value, (bool, int, float, str))
-        return repr(value) if is_plain else type(value).__name__
-
-    names = [name for name in defaults if name not in _NOT_THE_WAY]
-    ways = [
-        " ".join(f"{name}={told(group[name])}" for name in names if name in group)
-        for group in groups
-    ]
-    return f"{inner_class.__name__} {'; '.join(ways)}"
-
-
-class NoReducer:
-    """A reducer without other ranks, which reduces nothing."""
-
-    def add_parameters(self, named_parameters: NamedParameters) -> None:
-        pass
-
-    confirm_sharing = synchronize = finish_step = discard_step = lambda self: None
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        pass
 
 
 def default_names(group: dict[str, Any], number: int) -> NamedParameters:
@@ -506,3 +387,13 @@ def default_names(group: dict[str, Any], number: int) -> NamedParameters:
 
 def names_of_groups(groups: list[dict[str, Any]]) -> NamedParameters:
     return [pair for number, group in enumerate(groups) for pair in default_names(group, number)]
+
+
+def numbers_of_groups(named: NamedParameters, groups: list[dict[str, Any]]) -> list[int]:
+    """Returns the number of each parameter's group."""
+    group_of = {
+        id(parameter): number
+        for number, group in enumerate(groups)
+        for parameter in group["params"]
+    }
+    return [group_of[id(parameter)] for _, parameter in named]

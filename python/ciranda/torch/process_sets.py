@@ -17,7 +17,6 @@ class ProcessSet:
 
     process_set_id: int | None = None
     mpi_comm: Any = None
-    optimizers_made: int = 0  # by this rank
 
     def __init__(self, ranks_or_comm: Any = None) -> None:
         self._ranks: list[int] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -62,15 +63,18 @@ def update_rule(values: dict[str, Any]) -> Any:
     return rule
 
 
-def obstacle(optimizer: torch.optim.Optimizer, compression: Any) -> str | None:
+def obstacle(
+    inner_class: type, groups: list[dict[str, Any]], named: NamedParameters, compression: Any
+) -> str | None:
     """Returns why the optimizer cannot share its step, as the rest of a sentence, or None."""
-    inner_class = type(optimizer)
+    if (name := first_complex(named)) is not None:
+        return f"parameter '{name}' is complex"
     if inner_class not in _RULES:
         known = ", ".join(known.__name__ for known in _RULES)
         return f"{inner_class.__name__} is not one of {known}"
     if native_of(compression) is None:
         return "a compressor in Python sees the gradients"
-    return obstacle_of_groups(optimizer.param_groups)
+    return obstacle_of_groups(groups)
 
 
 def obstacle_of_groups(groups: list[dict[str, Any]]) -> str | None:
@@ -81,56 +85,33 @@ def obstacle_of_groups(groups: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def demanded_by(shared_step: SharedStepMode, share_parameters: bool) -> str | None:
-    """Returns the option that demands a shared step, or None if sharing is optional.
-
-    Raises ValueError for a combination that makes no sense.
-    """
-    if shared_step not in ("auto", "host", False):
-        raise ValueError(
-            f"DistributedOptimizer: shared_step must be 'auto', 'host' or False, "
-            f"not {shared_step!r}"
-        )
-    if shared_step is False and share_parameters:
-        raise ValueError(
-            "DistributedOptimizer: share_parameters=True needs a shared step; pass "
-            "shared_step='auto' or 'host'"
-        )
-    if shared_step == "host":
-        return "shared_step='host'"
-    return "share_parameters=True" if share_parameters else None
-
-
-def obstacle_to_sharing(
-    shared_step: SharedStepMode,
-    optimizer: torch.optim.Optimizer,
-    named: NamedParameters,
-    compression: Any,
-    share_parameters: bool,
-) -> str:
-    """Returns why this rank cannot share the step, as the rest of a sentence, or ""."""
-    demanded = demanded_by(shared_step, share_parameters) is not None
-    if shared_step is False:
-        return "shared_step is False"
-    if (name := first_complex(named)) is not None:
-        return f"parameter '{name}' is complex"
-    return _C.obstacle_to_sharing(
-        demanded, obstacle(optimizer, compression), named, AUTO_PARAMETERS_MIN
-    )
-
-
 def first_complex(named: NamedParameters) -> str | None:
     """Returns the name of the first complex parameter: no bucket takes its gradient."""
     return next((name for name, parameter in named if parameter.is_complex()), None)
 
 
-class SharedStep:
-    """The Python side of a shared step: passes rules in and state out."""
+def pairs_of_state(held: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Returns the state of one parameter as C++ takes it."""
+    return [
+        (name, torch.as_tensor(value, device="cpu"))
+        for name, value in held.items()
+        if value is not None
+    ]
 
-    def __init__(self, inner_class: type, reducer: Any) -> None:
+
+class SharedStep:
+    """The Python side of a step that others make: passes rules in and state out.
+
+    `maker` is the OptimizerCore, or the PsStep of a job with servers. `parameters` are those that
+    it has already.
+    """
+
+    def __init__(
+        self, inner_class: type, maker: Any, parameters: Sequence[torch.Tensor] = ()
+    ) -> None:
         self._inner_class = inner_class
-        self._reducer = reducer
-        self._parameters: list[torch.Tensor] = []
+        self._maker = maker
+        self._parameters = list(parameters)
         self._rules: dict[int, dict[str, Any]] = {}
         self._thread: dict[str, int] = {}  # the thread that is in a step
 
@@ -148,17 +129,15 @@ class SharedStep:
     def __exit__(self, *_: object) -> None:
         self._thread.clear()
 
-    def add_parameters(
-        self, named: NamedParameters, groups: list[dict[str, Any]], state: State
-    ) -> None:
-        """Passes parameters to the reducer, with their state from `state`."""
-        group_of = {
-            id(parameter): number
-            for number, group in enumerate(groups)
-            for parameter in group["params"]
-        }
-        self._set_rules(groups)
-        self._reducer.add_parameters(named, [group_of[id(parameter)] for _, parameter in named])
+    def set_rules(self, groups: list[dict[str, Any]]) -> None:
+        for number, group in enumerate(groups):
+            values = rule_values(self._inner_class, group)
+            if self._rules.get(number) != values:
+                self._maker.set_rule(number, update_rule(values))
+                self._rules[number] = values
+
+    def add_state(self, named: NamedParameters, state: State) -> None:
+        """Passes the state of parameters on that the maker has got just now."""
         first = len(self._parameters)
         self._parameters += [parameter for _, parameter in named]
         self.adopt_state(state, first)
@@ -166,41 +145,27 @@ class SharedStep:
     def adopt_state(self, state: State, first: int = 0) -> None:
         """Makes `state` the state of all ranks of the host, from parameter number `first` on."""
         for position in range(first, len(self._parameters)):
-            held = state.get(self._parameters[position], {})
-            pairs = [
-                (name, torch.as_tensor(value, device="cpu"))
-                for name, value in held.items()
-                if value is not None
-            ]
-            self._reducer.adopt_state(position, pairs)
+            pairs = pairs_of_state(state.get(self._parameters[position], {}))
+            self._maker.adopt_state(position, pairs)
 
     def run(
-        self,
-        groups: list[dict[str, Any]],
-        gradient_scale: float,
-        reduce: bool,
-        max_norm: float,
-        objection: str,
+        self, groups: list[dict[str, Any]], gradient_scale: float, reduce: bool, objection: str
     ) -> str:
         """Makes the step. Returns "", or why the ranks stop sharing, as the rest of a sentence."""
-        self._set_rules(groups)
-        return str(self._reducer.step(gradient_scale, reduce, max_norm, objection))
+        self.set_rules(groups)
+        return str(self._maker.step(gradient_scale, reduce, objection))
 
-    def _set_rules(self, groups: list[dict[str, Any]]) -> None:
-        for number, group in enumerate(groups):
-            values = rule_values(self._inner_class, group)
-            if self._rules.get(number) != values:
-                self._reducer.set_rule(number, update_rule(values))
-                self._rules[number] = values
+    def norm(self) -> float:
+        return float(self._maker.norm())
 
     def copied_state(self) -> State:
         """Returns a copy of the state, as torch's optimizer would hold it."""
         state: State = defaultdict(dict)
         for position, parameter in enumerate(self._parameters):
-            held = dict(self._reducer.state(position))
+            held = dict(self._maker.state(position))
             if held:
                 state[parameter] = held
         return state
 
-    def end(self) -> None:
-        self._reducer.end_shared_step()
+    def end(self, why: str) -> None:
+        self._maker.end_shared_step(why)

@@ -414,6 +414,44 @@ void closures_and_other_optimizers_step_as_one_process() {
   require_same_bits_on_all_ranks(model->parameters());
 }
 
+// Each rank steps with its own gradients; Adasum combines the changes, tensor by tensor.
+void adasum_combines_what_the_ranks_have_changed() {
+  const auto make = [](Sequential& model) {
+    return torch::optim::SGD(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  };
+  Sequential model = make_model();
+  Sequential model_alone = make_model();
+  DistributedOptimizer optimizer(make(model), model->named_parameters(),
+                                 {.op = ciranda::Op::kAdasum});
+  require(!optimizer.why_not_shared().empty(), "a shared step");
+  torch::optim::SGD alone = make(model_alone);
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<Tensor> starts = copies(model_alone);
+    optimizer.zero_grad();
+    backward_own(model, step);
+    optimizer.step();
+    alone.zero_grad();
+    backward_own(model_alone, step);
+    alone.step();
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const Tensor parameter = model_alone->parameters()[i];
+      parameter.copy_(starts[i] + ciranda::allreduce(parameter - starts[i], ciranda::Op::kAdasum));
+      require(torch::allclose(model->parameters()[i].grad(), parameter.grad(), 1e-9),
+              "another gradient");
+    }
+  }
+  require_close(model->parameters(), model_alone->parameters(), "Adasum");
+  require_same_bits_on_all_ranks(model->parameters());
+}
+
+// Begun with CIRANDA_AUTOTUNE: the job's first optimizer is tuned.
+void tuned_steps_train_as_one_process() {
+  Pair<torch::optim::Adam> pair(make_adam, {});
+  for (int step = 0; step < 160; ++step) pair.step(step);  // enough for all samples
+  pair.require_equal("autotuning");
+}
+
 void a_plain_reference_steps_together_too() {
   Sequential model = make_model();
   DistributedOptimizer distributed(make_adam(model), model->named_parameters());
@@ -431,7 +469,10 @@ void errors_say_what_to_do() {
   const auto make = [&](const DistributedOptions& options) {
     DistributedOptimizer optimizer(make_adam(model), model->named_parameters(), options);
   };
-  require_error("op must be Average or Sum", [&] { make({.op = ciranda::Op::kMax}); });
+  require_error("op must be Average, Sum or Adasum", [&] { make({.op = ciranda::Op::kMax}); });
+  require_error(
+      "with op=Adasum no gradients are reduced, so leave out bucket_bytes, max_grad_norm",
+      [&] { make({.max_grad_norm = 1.0, .op = ciranda::Op::kAdasum, .bucket_bytes = 4096}); });
   require_error("max_grad_norm must be above 0", [&] { make({.max_grad_norm = 0.0}); });
   require_error("2 of the optimizer's 4 parameters have no name in named_parameters", [&] {
     DistributedOptimizer optimizer(make_adam(model), model[0]->named_parameters());
@@ -710,6 +751,7 @@ const std::vector<Check> kChecks = {
     {"autograd_sees_the_step", autograd_sees_the_step},
     {"closures_and_other_optimizers_step_as_one_process",
      closures_and_other_optimizers_step_as_one_process},
+    {"adasum_combines_what_the_ranks_have_changed", adasum_combines_what_the_ranks_have_changed},
     {"a_plain_reference_steps_together_too", a_plain_reference_steps_together_too},
     {"errors_say_what_to_do", errors_say_what_to_do},
     {"ranks_with_other_learning_rates_are_told", ranks_with_other_learning_rates_are_told},
@@ -718,12 +760,13 @@ const std::vector<Check> kChecks = {
 
 }  // namespace
 
-int main() {
+int main(int argc, char**) {
   const char* current = "a_call_before_init_is_an_error";
   try {
     require_error("call init() first", [] { ciranda::rank(); });
     ciranda::init();
     torch::set_num_threads(1);
+    if (argc > 1) return tuned_steps_train_as_one_process(), 0;
     for (const auto& [name, check] : ciranda::size() == 4 ? kChecksOfFourRanks : kChecks) {
       current = name;
       check();

@@ -93,6 +93,16 @@ def test_servers_train(program: Path, what: str, workers: int) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_autotuning_changes_no_result(program: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tune = ["--autotune", "--autotune-log-file", log, "--autotune-steps-per-sample", 1]
+    run(*LAUNCH, "-np", 2, *tune, "--autotune-warmup-samples", 0, program, "tuned")
+    first, *tried = log.read_text().splitlines()
+    assert first.startswith("torch::optim::Adam, 4 parameters, 2 ranks; at most ")
+    assert any(line.startswith("shared_step=False instead of auto: ") for line in tried)
+
+
+@pytest.mark.timeout(600)
 def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
     if why := GLOO.missing():
         pytest.skip(why)

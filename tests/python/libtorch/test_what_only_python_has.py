@@ -17,7 +17,8 @@ HEADERS = "".join(
 # The page names these by their kind.
 FAMILIES = r"grouped_\w+|sparse_\w+|\w+_async_?|\w+_(built|enabled|supported)"
 # Other names for what both have, and arguments of it.
-ALIKE = {"HorovodInternalError", "Average", "Sum", "Min", "Max", "Product", "ps", "Mode"}
+ALIKE = {"HorovodInternalError", "Average", "Sum", "Min", "Max", "Product", "Adasum"}
+ALIKE |= {"ps", "Mode"}
 PARTS_OF_A_ROW = {"Compressor", "reduce_", "Task", "Future", "LbfgsResult", "is_evaluator"}
 OF_A_COORDINATOR = {"task", "schedule", "join", "done", "run", "per_worker", "is_coordinator"}
 

@@ -15,7 +15,8 @@ from torch import nn
 
 import ciranda.torch as hvd
 from ciranda import _C
-from ciranda.torch import autotune
+from ciranda.torch import optimizer as made_by
+from ciranda.torch import rank_optimizer
 
 TUNED = {
     "CIRANDA_AUTOTUNE": "1",
@@ -52,14 +53,27 @@ def trained(steps: Callable[[], Iterator[int]], **options: Any) -> tuple[nn.Modu
 def clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[], float]) -> None:
     """Time is what `seconds` says of the settings at each look at it."""
     now = itertools.accumulate(seconds() for _ in itertools.count())
-    monkeypatch.setattr(autotune.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(rank_optimizer.time, "perf_counter", lambda: next(now))
+
+
+def keep_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The optimizers that are made from now on, each before it is tuned."""
+    made: list[Any] = []
+    train_together = made_by.train_together
+
+    def kept(optimizer: Any, *arguments: Any, **options: Any) -> None:
+        made.append(optimizer)
+        train_together(optimizer, *arguments, **options)
+
+    monkeypatch.setattr(made_by, "train_together", kept)
+    return made
 
 
 def all_through() -> str:
     """The same steps, tuned and by hand; then what is left of it."""
     hvd.init()
     model, optimizer = trained(lambda: iter(range(STEPS)), backward_passes_per_step=1)
-    assert optimizer._ciranda_tuner is None  # it has come to an end
+    assert not optimizer._ciranda_core.tunes()  # it has come to an end
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(300, 1000), nn.Tanh(), nn.Linear(1000, 100))
     inner = sgd(plain.parameters())
@@ -127,12 +141,7 @@ def own_step() -> list[Any]:
     """The ranks' own steps are faster, by the clock."""
     with pytest.MonkeyPatch.context() as patched:
         hvd.init()
-        made: list[Any] = []
-        begin = autotune.begin
-        patched.setattr(
-            "ciranda.torch.optimizer.autotune.begin",
-            lambda optimizer: (made.append(optimizer), begin(optimizer)),
-        )
+        made = keep_made(patched)
         clock(patched, lambda: 1.0 if made[0].why_not_shared() == "" else 0.5)
         _, optimizer = trained(lambda: iter(range(STEPS)))
         return [optimizer.why_not_shared(), sorted(optimizer.state_dict()["state"])]
@@ -154,7 +163,7 @@ def uneven(when: int) -> list[Any]:
 
     model, optimizer = trained(steps)
     weights = [parameter.sum().item() for parameter in model.parameters()]
-    return [weights, optimizer._ciranda_tuner is None, own == _C.pace()]
+    return [weights, not optimizer._ciranda_core.tunes(), own == _C.pace()]
 
 
 @pytest.mark.parametrize("when", [0, 9, 10, 11])
@@ -182,16 +191,11 @@ def touched() -> list[Any]:
                 made[0].set_backward_passes_per_step(1)
                 made[0].add_param_group({"params": [nn.Parameter(torch.ones(3))]})
 
-    made: list[Any] = []
-    begin = autotune.begin
     with pytest.MonkeyPatch.context() as patched:
         clock(patched, lambda: 1.0)  # so that the step is shared when the state is used
-        patched.setattr(
-            "ciranda.torch.optimizer.autotune.begin",
-            lambda optimizer: (made.append(optimizer), begin(optimizer)),
-        )
+        made = keep_made(patched)
         model, optimizer = trained(steps)
-    assert optimizer._ciranda_tuner is None
+    assert not optimizer._ciranda_core.tunes()
     if seen:
         assert seen[0] is optimizer.state
         assert all(parameter in seen[0] for parameter in model.parameters())
@@ -204,36 +208,37 @@ def test_what_the_program_has_taken_hold_of_is_not_shared_again() -> None:
     assert one[0] == "on rank 1 optimizer.state was used"
 
 
-def knobs_of(options: dict[str, Any]) -> list[str]:
+def tuned_with(options: dict[str, Any]) -> None:
     hvd.init()
-    _, optimizer = trained(lambda: iter(()), **options)
-    knobs = optimizer._ciranda_tuner._knobs(optimizer, may_round=True)
-    return [knob.name for knob in knobs]
+    with pytest.MonkeyPatch.context() as patched:
+        clock(patched, lambda: 1.0)
+        trained(lambda: iter(range(STEPS)), **options)
 
 
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ({}, ["shared_step"]),
-        ({"shared_step": False}, []),
-        ({"shared_step": "host"}, []),
+        ({}, ["shared_step", "bucket_bytes"]),
+        ({"shared_step": False}, ["bucket_bytes"]),
+        ({"shared_step": "host"}, ["bucket_bytes"]),
         ({"bucket_bytes": 1 << 20}, ["shared_step"]),
     ],
 )
-def test_what_the_user_has_set_is_not_tried(options: dict[str, Any], left: list[str]) -> None:
+def test_what_the_user_has_set_is_not_tried(
+    tmp_path: Path, options: dict[str, Any], left: list[str]
+) -> None:
+    log = tmp_path / "log"
+    run_ranks(tuned_with, 2, args=[options], env=TUNED | {"CIRANDA_AUTOTUNE_LOG": str(log)})
+    tried = [line for line in log.read_text().splitlines() if " instead of " in line]
     pace = ["CIRANDA_OVERLAP", "CIRANDA_SPIN_MICROSECONDS"]
-    found = values_of(run_ranks(knobs_of, 2, args=[options], env=TUNED))
-    assert [[name for name in knobs if name != "bucket_bytes"] for knobs in found] == [
-        left + pace
-    ] * 2
-    assert all(("bucket_bytes" in knobs) == ("bucket_bytes" not in options) for knobs in found)
+    assert list(dict.fromkeys(line.split("=")[0] for line in tried)) == left + pace
 
 
 def two_optimizers() -> list[bool]:
     hvd.init()
     one = trained(lambda: iter(()))[1]
     other = trained(lambda: iter(()))[1]
-    return [optimizer._ciranda_tuner is not None for optimizer in (one, other)]
+    return [optimizer._ciranda_core.tunes() for optimizer in (one, other)]
 
 
 def test_the_first_optimizer_is_tuned() -> None:
@@ -247,5 +252,6 @@ def test_a_log_that_cannot_be_written_costs_one_sentence() -> None:
     results = run_ranks(two_optimizers, 2, env=env)
     assert results[0].exit_code == 1
     assert results[0].stderr.splitlines()[-1] == (
-        "ValueError: CIRANDA_AUTOTUNE_LOG=/nowhere/log: cannot write it: No such file or directory"
+        "ciranda.errors.InvalidArgumentError: CIRANDA_AUTOTUNE_LOG=/nowhere/log: cannot write it: "
+        "No such file or directory"
     )

@@ -146,7 +146,25 @@ def test_with_gloo_the_ranks_share_a_step_only_where_told() -> None:
 def compress_natively() -> str:
     hvd.init()
     with pytest.raises(errors.UnsupportedError) as refused:
-        _C.GradientReducer(name="x", compression=_C.Compression.fp16)
+        _C.OptimizerCore(
+            process_set=0,
+            named_parameters=[("x", torch.zeros(1, requires_grad=True))],
+            obstacle=None,
+            op=hvd.Average,
+            adasum=False,
+            reduces=True,
+            predivide_factor=1.0,
+            backward_passes_per_step=1,
+            compression=_C.Compression.fp16,
+            sparse_as_dense=False,
+            bucket_bytes=None,
+            groups=[],
+            shared_step=_C.SharedStepMode.off,
+            auto_parameters_min=0,
+            share_parameters=False,
+            max_grad_norm=None,
+            others="",
+        )
     return str(refused.value)
 
 

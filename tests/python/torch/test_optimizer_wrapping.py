@@ -210,7 +210,7 @@ def test_wrong_arguments_are_refused() -> None:
     refused("1 of the optimizer's 4 parameters have no name", named_parameters=named[1:])
     refused("name, parameter", named_parameters=list(model.parameters()))
     refused("name, parameter", named_parameters=[("a", "b", "c")])
-    refused("op must be Average or Sum", op=hvd.Max)
+    refused("op must be Average, Sum or Adasum", op=hvd.Max)
     refused("needs op=Average", op=hvd.Sum, gradient_predivide_factor=2.0)
     refused("at least 1", backward_passes_per_step=0)
     refused("at least 1", bucket_bytes=0)
@@ -228,7 +228,7 @@ def test_the_former_name_of_the_shared_step_means_the_same() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(optimizer, shard_step=False)
-    assert optimizer.why_not_shared() == "shared_step is False"
+    assert optimizer.why_not_shared() == "shared_step is off"
 
 
 @on_ranks(2)

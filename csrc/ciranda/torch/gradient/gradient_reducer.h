@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,9 +15,10 @@
 
 #include "ciranda/torch/gradient/bucket.h"
 #include "ciranda/torch/gradient/gradient_owners.h"
-#include "ciranda/torch/step/reducer.h"
 #include "ciranda/torch/step/reducer_options.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/base/mutex.h"
+#include "core/engine/engine.h"
 
 namespace ciranda {
 
@@ -33,26 +35,73 @@ namespace ciranda {
 //
 // Autograd would turn an error inside backward() into a plain RuntimeError. The reducer keeps the
 // error instead, and the next synchronize(), step() or discard_step() throws it.
-class GradientReducer : public Reducer, public std::enable_shared_from_this<GradientReducer> {
+//
+// For a shared step the reducer also has the optimizer's state and makes its step.
+//
+// Thread-safe: calls wait for each other. The methods throw Exception, with the error of an
+// operation of the engine (kRankLost, kMismatch, ...) or an error that a method's comment names. A
+// collective method is called by all ranks that train together, and blocks until they have called
+// it; no other method blocks.
+class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions options);
-  ~GradientReducer() override;
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
 
-  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
-      EXCLUDES(mutex_);
-  void set_backward_passes_per_step(int passes) override EXCLUDES(mutex_);
-  void synchronize() override EXCLUDES(mutex_);
-  void wait_in_step(const Wait& wait) override EXCLUDES(mutex_);
-  void finish_step() override EXCLUDES(mutex_);
-  void discard_step() override EXCLUDES(mutex_);
-  void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
-  void confirm_sharing() override EXCLUDES(mutex_);
+  // Adds parameters, in the same order on every rank: once after construction, again for each
+  // add_param_group. A parameter's position is its index among all that were added. A frozen
+  // parameter gets its slot of a bucket when it is unfrozen. `rules` has the number of each
+  // parameter's update rule (see set_rule()) if the step is shared, else it is empty. Collective if
+  // the step is shared. Throws kInvalidArgument for a dtype that is not floating.
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) EXCLUDES(mutex_);
+  // Takes effect at once, also within a step.
+  void set_backward_passes_per_step(int passes) EXCLUDES(mutex_);
+
+  // Reduces the gradients of this step into p.grad. Collective. Throws an error of backward(), and
+  // kInvalidArgument if a gradient was replaced after it had been summed.
+  void synchronize() EXCLUDES(mutex_);
+  // Runs `wait`, which blocks for other ranks, before synchronize() or step(). `wait` calls the
+  // function that it is given while it waits, so that no rank waits in backward() for this one.
+  using Wait = std::function<void(const Engine::Look&)>;
+  void wait_in_step(const Wait& wait) EXCLUDES(mutex_);
+  // Ends the step: later backward passes belong to the next one.
+  void finish_step() EXCLUDES(mutex_);
+  // Begins a new step, because the user discards the gradients of this one. Collective if a
+  // backward pass has raised an error: its operations are finished first, since other ranks may
+  // still read their memory. Throws an error of backward(), unless the error was about the
+  // gradients alone.
+  void discard_step() EXCLUDES(mutex_);
+
+  // --- A shared step ---
+
+  // Sets the update rule of the parameters that were added with this number, from the next step()
+  // on.
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
+  // Confirms that the ranks still share the step. Every rank calls it before each step, even after
+  // the sharing has ended, since a rank that had joined learns of the end here. Collective in the
+  // first call, and in the first call after each join. Has no effect if the step was never shared.
+  void confirm_sharing() EXCLUDES(mutex_);
+  // Makes the optimizer's step on all parameters for which any rank has a gradient. Collective.
+  // Multiplies gradients by `gradient_scale`. If `reduce` is false, p.grad counts as reduced
+  // already. If max_norm > 0, clips the gradients to that global 2-norm; norm() then returns the
+  // norm before clipping.
+  //
+  // A rank may object to sharing the step: by `objection`, the rest of a sentence, or because a
+  // parameter was moved. Then nothing is updated and p.grad is the reduced gradient. From now on
+  // each rank makes its own step, after it has taken its state(). If share_parameters is on, an
+  // objection throws kInvalidArgument. Also throws what synchronize() throws.
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
-                   const std::string& objection) override EXCLUDES(mutex_);
-  double norm() override EXCLUDES(mutex_);
-  OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
-  void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
-  void end_shared_step() override EXCLUDES(mutex_);
+                   const std::string& objection) EXCLUDES(mutex_);
+  // Returns the gradients' norm before clipping, in the latest step that clipped; 0 if none has.
+  double norm() EXCLUDES(mutex_);
+  // Returns the state of the parameter at `position`, see SharedStep::state(): copies, or views of
+  // the shared memory.
+  OptimizerState state(std::size_t position, bool copies) EXCLUDES(mutex_);
+  // Replaces the state, for all ranks of the host. May be called before the first step(), too.
+  void adopt_state(std::size_t position, OptimizerState state) EXCLUDES(mutex_);
+  // Frees the state's memory, after a step() that was not shared.
+  void end_shared_step() EXCLUDES(mutex_);
 
   std::size_t arena_bytes() EXCLUDES(mutex_);
   // Returns the bytes of gradients, so far, that were not born in the arena and had to be moved

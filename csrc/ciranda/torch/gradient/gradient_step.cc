@@ -20,8 +20,8 @@ void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& ru
                     .words_adding_up = rule_text(rule, " of gradients that are not reduced")};
 }
 
-GradientReducer::StepOutcome GradientReducer::step(double gradient_scale, bool reduce,
-                                                   double max_norm, const std::string& objection) {
+StepOutcome GradientReducer::step(double gradient_scale, bool reduce, double max_norm,
+                                  const std::string& objection) {
   if (reduce) synchronize_foreign();
   const MutexLock lock(mutex_);
   // I16: after end_shared_step() the ranks know that sharing has ended.

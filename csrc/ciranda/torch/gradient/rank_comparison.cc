@@ -85,7 +85,7 @@ void RankComparison::end_step() {
   for (Entry& entry : entries_) entry.left.renew(entry.parameter);
 }
 
-std::string RankComparison::compare(const std::string& way, Reducer* reducer) {
+std::string RankComparison::compare(const std::string& way, GradientReducer* reducer) {
   std::uint64_t mine = mixed(std::hash<std::string>()(way), 0);
   for (Entry& entry : entries_) {
     const bool stamped = entry.reason == kNew || (entry.reason == kNone && step_ > 1);

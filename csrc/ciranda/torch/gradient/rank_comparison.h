@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ciranda/torch/collective/collective.h"
-#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/step_types.h"
 #include "ciranda/torch/tensor/tensor_stamp.h"
 
 namespace ciranda {
@@ -37,7 +37,7 @@ class RankComparison {
   // rank, if the ranks step differently from the start, or if new parameters differ that at least
   // one rank has not written since add(). Returns any other difference as a sentence for a warning,
   // only once; else "". `reducer` is the optimizer's, if it is one of C++. Collective, blocking.
-  std::string compare(const std::string& way, Reducer* reducer);
+  std::string compare(const std::string& way, GradientReducer* reducer);
   void end_step();
 
  private:

@@ -53,7 +53,7 @@ class PsDifferences final : public Puller {
   int steps_ GUARDED_BY(mutex_) = 0;                   // since the latest averaging
 };
 
-// Makes the process's PsDifferences and sets it as the puller. Throws what make_ps_reducer()
+// Makes the process's PsDifferences and sets it as the puller. Throws what make_ps_step()
 // throws.
 std::shared_ptr<PsDifferences> make_ps_differences(PsDifferences::Options options);
 

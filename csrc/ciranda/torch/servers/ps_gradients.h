@@ -32,7 +32,7 @@ class PsGradients final : public Puller {
   std::vector<at::Tensor> pushed_ GUARDED_BY(mutex_);  // by parameter: memory that servers read
 };
 
-// Makes the process's PsGradients and sets it as the puller. Throws what make_ps_reducer() throws.
+// Makes the process's PsGradients and sets it as the puller. Throws what make_ps_step() throws.
 std::shared_ptr<PsGradients> make_ps_gradients();
 
 }  // namespace ciranda

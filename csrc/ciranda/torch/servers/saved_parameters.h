@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ciranda/torch/step/optimizer_state.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/kernels/update_rule.h"
 
 namespace ciranda {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/step_types.h"
 #include "ciranda/torch/tensor/tensor_stamp.h"
 #include "core/kernels/update_rule.h"
 #include "core/ps/io/client.h"

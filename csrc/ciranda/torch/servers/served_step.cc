@@ -9,10 +9,11 @@
 
 #include "ciranda/torch/process/servers.h"
 #include "ciranda/torch/servers/ps_differences.h"
-#include "ciranda/torch/servers/ps_reducer.h"
+#include "ciranda/torch/servers/ps_step.h"
 #include "ciranda/torch/step/distributed_step.h"
 #include "ciranda/torch/step/known_optimizers.h"
 #include "ciranda/torch/step/optimizer_checks.h"
+#include "ciranda/torch/step/optimizer_options.h"
 #include "ciranda/torch/tensor/error.h"
 
 namespace ciranda {
@@ -74,24 +75,6 @@ PsDifferences::Options differences_of(const ps::AnyMode& mode) {
   return options;
 }
 
-void check_ps_options(const DistributedOptions& options) {
-  const DistributedOptions usual;
-  const auto only_usual = [](bool is_usual, const char* name) {
-    if (is_usual) return;
-    refuse(ErrorCode::kInvalidArgument, std::string(name) +
-                                            " is for ranks that reduce gradients among themselves; "
-                                            "leave it out with a mode of parameter servers");
-  };
-  only_usual(options.op == usual.op, "op");
-  only_usual(options.gradient_predivide_factor == usual.gradient_predivide_factor,
-             "gradient_predivide_factor");
-  only_usual(options.compression == usual.compression, "compression");
-  only_usual(!options.bucket_bytes, "bucket_bytes");
-  only_usual(options.shared_step == usual.shared_step, "shared_step");
-  only_usual(!options.share_parameters, "share_parameters");
-  only_usual(options.process_set.id() == 0, "process_set");
-}
-
 // The common part of StepOnServers and StepOfWorker, which differ in who makes the step.
 class ServerStep : public DistributedStep::Impl {
  public:
@@ -142,18 +125,18 @@ class StepOnServers final : public ServerStep {
                  " is not one of SGD, Adam, AdamW, Adagrad, RMSprop; pass UpdateOn::kWorker");
     }
     const auto downpour = downpour_of(*options.mode);
-    reducer_ = make_ps_reducer({.mode = mode_of(*options.mode),
-                                .ahead = is_ahead(*options.mode),
-                                .force = options.force,
-                                .push_every = downpour ? downpour->n_push : 0,
-                                .fetch_every = downpour ? downpour->n_fetch : 0});
+    served_ = make_ps_step({.mode = mode_of(*options.mode),
+                            .ahead = is_ahead(*options.mode),
+                            .force = options.force,
+                            .push_every = downpour ? downpour->n_push : 0,
+                            .fetch_every = downpour ? downpour->n_fetch : 0});
     for (std::size_t position = 0; position < named_.size(); ++position) {
       const auto held = optimizer_.state().find(named_[position].second.unsafeGetTensorImpl());
       if (held == optimizer_.state().end() || held->second == nullptr) continue;
-      reducer_->adopt_state(position, known_->state(*held->second));
+      served_->adopt_state(position, known_->state(*held->second));
     }
     set_rules();
-    reducer_->add_parameters(named_, groups_of(optimizer_, named_));
+    served_->add_parameters(named_, groups_of(optimizer_, named_));
   }
 
   torch::Tensor step(const DistributedStep::Closure& closure,
@@ -166,7 +149,7 @@ class StepOnServers final : public ServerStep {
     const at::NoGradGuard no_grad;
     refuse_other_parameters();
     set_rules();
-    reducer_->step(1.0, /*reduce=*/true, max_norm_, "");
+    served_->step(1.0, max_norm_, "");
     return loss;
   }
 
@@ -179,7 +162,7 @@ class StepOnServers final : public ServerStep {
   // Fetches the state from the servers for the time of `inner`.
   void save(const std::function<void()>& inner) override {
     for (std::size_t position = 0; position < named_.size(); ++position) {
-      const OptimizerState state = reducer_->state(position, /*copies=*/true);
+      const OptimizerState state = served_->state(position);
       if (state.empty()) continue;
       optimizer_.state()[named_[position].second.unsafeGetTensorImpl()] =
           known_->param_state(state);
@@ -188,20 +171,20 @@ class StepOnServers final : public ServerStep {
     optimizer_.state().clear();
   }
 
-  double grad_norm() const override { return reducer_->norm(); }
+  double grad_norm() const override { return served_->norm(); }
 
  private:
   void set_rules() {
     const auto& groups = optimizer_.param_groups();
     for (std::size_t number = 0; number < groups.size(); ++number) {
-      reducer_->set_rule(number, known_->rule(groups[number].options()));
+      served_->set_rule(number, known_->rule(groups[number].options()));
     }
   }
 
   const KnownOptimizer* const known_;
   const double max_norm_;
   const NamedParameters named_;
-  std::shared_ptr<PsReducer> reducer_;
+  std::shared_ptr<PsStep> served_;
 };
 
 class StepOfWorker final : public ServerStep {
@@ -298,9 +281,9 @@ std::unique_ptr<DistributedStep::Impl> make_served_step(torch::optim::Optimizer&
                                                         const std::type_info& type,
                                                         const NamedParameters& named_parameters,
                                                         const DistributedOptions& options) {
-  check_options(ReduceOp::kAverage, 1.0, options.backward_passes_per_step, {},
-                options.max_grad_norm);
-  check_ps_options(options);
+  check_values({.reduction = {.backward_passes_per_step = options.backward_passes_per_step},
+                .max_grad_norm = options.max_grad_norm});
+  refuse_options(Training::kServers, given_options(options));
   NamedParameters parameters = names_of(parameters_of(optimizer), named_parameters);
   if (options.update_on == ps::UpdateOn::kWorker ||
       std::holds_alternative<ps::EASGD>(*options.mode)) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/step_types.h"
 
 namespace ciranda {
 

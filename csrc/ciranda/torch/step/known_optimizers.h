@@ -6,7 +6,7 @@
 #include <memory>
 #include <typeinfo>
 
-#include "ciranda/torch/step/optimizer_state.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/kernels/update_rule.h"
 
 namespace ciranda {

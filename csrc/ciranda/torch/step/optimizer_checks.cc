@@ -116,17 +116,6 @@ std::vector<std::vector<std::string>> gather_lines(const Communicator& among,
 
 }  // namespace
 
-void check_options(ReduceOp op, double predivide_factor, int backward_passes_per_step,
-                   std::optional<std::int64_t> bucket_bytes, std::optional<double> max_grad_norm) {
-  if (op != ReduceOp::kAverage && op != ReduceOp::kSum) refuse("op must be Average or Sum");
-  if (predivide_factor != 1.0 && op != ReduceOp::kAverage) {
-    refuse("gradient_predivide_factor needs op=Average");
-  }
-  if (backward_passes_per_step < 1) refuse("backward_passes_per_step must be at least 1");
-  if (bucket_bytes && *bucket_bytes < 1) refuse("bucket_bytes must be at least 1");
-  if (max_grad_norm && !(*max_grad_norm > 0)) refuse("max_grad_norm must be above 0");
-}
-
 NamedParameters names_of(const std::vector<at::Tensor>& owned, const NamedParameters& named) {
   std::set<std::string> names;
   std::set<std::string> twice;

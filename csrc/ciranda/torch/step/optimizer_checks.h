@@ -8,17 +8,13 @@
 #include <vector>
 
 #include "ciranda/torch/collective/collective.h"
-#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/wire/types.h"
 
 namespace ciranda {
 
 // Checks that DistributedOptimizer makes before it touches anything, in Python and in C++ alike.
 // All functions throw Exception.
-
-// Throws kInvalidArgument if an option has an impossible value.
-void check_options(ReduceOp op, double predivide_factor, int backward_passes_per_step,
-                   std::optional<std::int64_t> bucket_bytes, std::optional<double> max_grad_norm);
 
 // Returns the optimizer's parameters `owned`, each with its first name in `named`, in the order of
 // `named`. Throws kInvalidArgument if a name occurs twice or a parameter has no name.

@@ -35,6 +35,8 @@ struct ReducerOptions {
   bool reduce_in_backward = true;
   // For shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
   bool share_parameters = false;
+
+  bool operator==(const ReducerOptions&) const = default;
 };
 
 // Returns what all requests say by which `ranks` ranks reduce gradients: the spec without tensors.

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ciranda/torch/collective/collective.h"
-#include "ciranda/torch/step/optimizer_state.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/kernels/update_rule.h"
 #include "core/plan/step_runs.h"
 

@@ -12,7 +12,12 @@ from ciranda import _C
 from ciranda.errors import InvalidArgumentError, UnsupportedError
 from ciranda.torch.compressed_reducer import NamedParameters
 from ciranda.torch.compression import Compression
-from ciranda.torch.optimizer_classes import Distributed, NoReducer, begin, distributed_class
+from ciranda.torch.optimizer_classes import (
+    Distributed,
+    begin,
+    distributed_class,
+    numbers_of_groups,
+)
 from ciranda.torch.ps import EASGD, Async, Downpour, Mode, embedding, layer
 from ciranda.torch.ps.stand_in import NOTHING, StandIn
 from ciranda.torch.ps.tasks import refuse_in_task
@@ -22,22 +27,22 @@ from ciranda.torch.shared_step import SharedStep, State, obstacle
 class ServerStep(SharedStep):
     """A shared step that the servers make."""
 
-    def __init__(self, inner_class: type, reducer: Any, nothing: torch.Tensor | None) -> None:
-        super().__init__(inner_class, reducer)
+    def __init__(
+        self, inner_class: type, maker: Any, nothing: torch.Tensor | None, max_norm: float
+    ) -> None:
+        super().__init__(inner_class, maker)
         self._nothing = nothing
+        self._max_norm = max_norm
 
     def run(
-        self,
-        groups: list[dict[str, Any]],
-        gradient_scale: float,
-        reduce: bool,
-        max_norm: float,
-        objection: str,
+        self, groups: list[dict[str, Any]], gradient_scale: float, reduce: bool, objection: str
     ) -> str:
-        """Makes the step; the norm includes the gradients of tables of rows."""
-        if max_norm:
-            self._reducer.add_squares(embedding.squares() * gradient_scale**2)
-        return super().run(groups, gradient_scale, reduce, max_norm, objection)
+        """Makes the step; the norm includes the gradients of tables of rows. Always returns ""."""
+        self.set_rules(groups)
+        if self._max_norm:
+            self._maker.add_squares(embedding.squares() * gradient_scale**2)
+        self._maker.step(gradient_scale, self._max_norm, objection)
+        return ""
 
     def copied_state(self) -> State:
         """Returns a copy of the state, as torch's optimizer would hold it."""
@@ -124,6 +129,10 @@ class _Served(_OnServers):
             )
         return vars(self)["state"]
 
+    def why_not_shared(self) -> str:
+        """Returns "": the servers make the step for all."""
+        return ""
+
     def _clip_coefficient(self) -> float:
         most = self._ciranda_max_norm
         coefficient = most / (float(self._ciranda_norm) + 1e-6) if most else 1.0
@@ -142,6 +151,10 @@ class _Pushes(_OnServers):
 
     _ciranda_differences: Any
     _ciranda_pushed: list[int]  # ids of the parameters; empty if rates are not needed
+
+    def why_not_shared(self) -> str:
+        """Returns why the servers do not make the step."""
+        return "each worker makes its own step"
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """Makes the optimizer's own step; the parameters are the servers' afterwards.
@@ -172,9 +185,6 @@ class _Pushes(_OnServers):
         ]
         for each, _ in self._ciranda_hidden:
             each.grad = None  # the optimizer's own step must not see it
-
-    def _loss_of_all(self, loss: Any) -> Any:
-        return loss  # each worker searches for itself
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     step.hooked = True  # type: ignore[attr-defined]
@@ -210,29 +220,30 @@ def distribute(
         trained.append((NOTHING, nothing))
     inner_class: Any = type(optimizer)
     distributed: Any = optimizer
-    reducer: Any = NoReducer()
     shared_step, pushes = None, None
     elastic = mode if isinstance(mode, EASGD) else None
     if not isinstance(mode, EASGD) and (isinstance(mode, Downpour) or mode.update_on == "server"):
-        problem = obstacle(optimizer, Compression.none)
+        problem = obstacle(inner_class, optimizer.param_groups, [], Compression.none)
         if problem:
             raise InvalidArgumentError(
                 f"DistributedOptimizer: parameter servers cannot make the step, because {problem}; "
                 "choose a mode with update_on='worker'"
             )
         downpour = mode if isinstance(mode, Downpour) else None
-        reducer = _C.PsReducer(
+        maker = _C.PsStep(
             mode=mode._native(),
             ahead=isinstance(mode, Async) and mode.ahead == 1,
             force=mode.force,
             push_every=downpour.n_push if downpour else 0,
             fetch_every=downpour.n_fetch if downpour else 0,
         )
-        shared_step = ServerStep(inner_class, reducer, nothing)
+        shared_step = ServerStep(inner_class, maker, nothing, max_grad_norm or 0.0)
         first, *others = optimizer.param_groups
         if nothing is not None:
             first = {**first, "params": [*first["params"], nothing]}
-        shared_step.add_parameters(trained, [first, *others], optimizer.state)
+        shared_step.set_rules(optimizer.param_groups)
+        maker.add_parameters(trained, numbers_of_groups(trained, [first, *others]))
+        shared_step.add_state(trained, optimizer.state)
         optimizer.state = defaultdict(dict)
     else:
         if holds_elsewhere and isinstance(optimizer, torch.optim.LBFGS):
@@ -252,20 +263,9 @@ def distribute(
         distributed._ciranda_pushed = [id(parameter) for _, parameter in trained] if elastic else []
     layer.begin_all()
     distributed._ciranda_hidden = []
-    distributed._ciranda_reducer = reducer
     distributed._ciranda_differences = pushes
     distributed._ciranda_shared_step = shared_step
-    distributed._ciranda_why_not_shared = "" if shared_step else "each worker makes its own step"
     begin(optimizer, named, max_grad_norm)
     base = _Pushes if shared_step is None else _Served
     optimizer.__class__ = distributed_class(inner_class, base)
     return distributed
-
-
-def refuse_options(given: list[str]) -> None:
-    """Raises InvalidArgumentError if options are given that mean nothing with servers."""
-    if given:
-        raise InvalidArgumentError(
-            f"DistributedOptimizer: {given[0]} is for ranks that reduce gradients among "
-            "themselves; leave it out with ps"
-        )

@@ -9,18 +9,17 @@
 #include "ciranda/torch/gradient/gradient_buffer.h"
 #include "ciranda/torch/process/servers.h"
 #include "ciranda/torch/servers/served_parameters.h"
-#include "ciranda/torch/step/reducer.h"
+#include "ciranda/torch/step/step_types.h"
 #include "core/base/mutex.h"
 
 namespace ciranda {
 
-// Pushes an optimizer's gradients to the parameter servers, which make its step. To the caller this
-// is a shared step; the servers hold its state. Reduces nothing in the worker: p.grad stays this
-// worker's gradient.
+// Pushes an optimizer's gradients to the parameter servers, which make its step and hold its state.
+// p.grad stays this worker's gradient.
 //
 // A gradient is born in the memory that the servers read, if possible (see GradientPlace).
 // Otherwise step() copies it there. Only step() is collective, as far as the mode requires.
-class PsReducer final : public Reducer, public Puller {
+class PsStep final : public Puller {
  public:
   struct Options {
     ps::Mode mode;
@@ -33,46 +32,41 @@ class PsReducer final : public Reducer, public Puller {
     int push_every = 0;
     int fetch_every = 0;
   };
-  PsReducer(std::shared_ptr<ps::Client> client, Options options);
+  PsStep(std::shared_ptr<ps::Client> client, Options options);
 
-  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) override
-      EXCLUDES(mutex_);
-  void set_rule(std::size_t number, const kernels::UpdateRule& rule) override EXCLUDES(mutex_);
-  // Throws kInvalidArgument for an objection, or if a parameter is not as the latest step left it.
-  StepOutcome step(double gradient_scale, bool reduce, double max_norm,
-                   const std::string& objection) override EXCLUDES(mutex_);
-  double norm() override EXCLUDES(mutex_);
+  // Adds all parameters, once. `rules` has the number of each parameter's update rule. Blocks.
+  void add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) EXCLUDES(mutex_);
+  // Sets the update rule of the parameters with this number, from the next step() on.
+  void set_rule(std::size_t number, const kernels::UpdateRule& rule) EXCLUDES(mutex_);
+  // Makes the step, with gradients multiplied by `gradient_scale`. If max_norm > 0, the gradients
+  // are clipped to that global 2-norm; norm() then returns the norm before clipping. Throws
+  // kInvalidArgument for an objection, or if a parameter is not as the latest step left it.
+  void step(double gradient_scale, double max_norm, const std::string& objection) EXCLUDES(mutex_);
+  double norm() EXCLUDES(mutex_);
   // Sets the sum of the squares of gradients elsewhere; norms include it from now on.
   void add_squares(double squares) EXCLUDES(mutex_);
   // Returns copies of the servers' state. Fetches the state of a whole table at once, and keeps it
   // until the next push. Blocks.
-  OptimizerState state(std::size_t position, bool copies) override EXCLUDES(mutex_);
+  OptimizerState state(std::size_t position) EXCLUDES(mutex_);
   // Throws kUnsupported, unless `state` is empty or that of a fresh optimizer.
-  void adopt_state(std::size_t position, OptimizerState state) override EXCLUDES(mutex_);
+  void adopt_state(std::size_t position, OptimizerState state) EXCLUDES(mutex_);
 
   void pull() override EXCLUDES(mutex_);
   void begin_task() override { pull(); }
   void end_task() override EXCLUDES(mutex_);
-
-  void set_backward_passes_per_step(int) override {}
-  void synchronize() override {}
-  void finish_step() override {}
-  void discard_step() override {}
-  void confirm_sharing() override {}
-  void end_shared_step() override {}
 
  private:
   // The memory in which one parameter's gradient is born, or to which it is copied. If the program
   // has kept a tensor in it, all gradients move.
   class Memory final : public GradientMemory {
    public:
-    Memory(PsReducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
+    Memory(PsStep& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
     at::Tensor lay_out(std::int64_t elements,
                        const std::vector<std::vector<std::int64_t>>& shapes) override;
     void written() override {}
 
    private:
-    PsReducer& reducer_;
+    PsStep& reducer_;
     const std::size_t index_;
   };
   struct Gradient {
@@ -124,8 +118,8 @@ class PsReducer final : public Reducer, public Puller {
   std::optional<MemorySegment> fetched_steps_ GUARDED_BY(mutex_);
 };
 
-// Makes the process's PsReducer and sets it as the puller. Throws kInvalidArgument if the job has
+// Makes the process's PsStep and sets it as the puller. Throws kInvalidArgument if the job has
 // no servers, in the coordinator, and if the mode is impossible.
-std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options);
+std::shared_ptr<PsStep> make_ps_step(PsStep::Options options);
 
 }  // namespace ciranda

@@ -1,4 +1,4 @@
-#include "ciranda/torch/servers/ps_reducer.h"
+#include "ciranda/torch/servers/ps_step.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -16,14 +16,14 @@
 
 namespace ciranda {
 
-PsReducer::PsReducer(std::shared_ptr<ps::Client> client, Options options)
+PsStep::PsStep(std::shared_ptr<ps::Client> client, Options options)
     : client_(std::move(client)),
       options_(options),
       parameters_(client_, options.mode, options.ahead || options.push_every > 0) {
   check_mode(options.mode, client_->workers());
 }
 
-void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
+void PsStep::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
   const MutexLock lock(mutex_);
   refuse_second_model(*client_);
   if (!options_.force) check_momentum(options_.mode, client_->workers(), rules_);
@@ -35,7 +35,7 @@ void PsReducer::add_parameters(NamedParameters parameters, std::vector<std::size
   fetched_.resize(parameters_.tables());
 }
 
-void PsReducer::make_gradient(std::size_t index) {
+void PsStep::make_gradient(std::size_t index) {
   const ServedParameters::Slot& slot = parameters_.slots()[index];
   const at::Tensor& parameter = slot.parameter;
   Gradient& gradient = gradients_[index];
@@ -53,9 +53,9 @@ void PsReducer::make_gradient(std::size_t index) {
                                                      *gradient.memory);
 }
 
-// Called by a GradientBuffer during a call of PsReducer.
-at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
-                                      const std::vector<std::vector<std::int64_t>>&) {
+// Called by a GradientBuffer during a call of PsStep.
+at::Tensor PsStep::Memory::lay_out(std::int64_t elements,
+                                   const std::vector<std::vector<std::int64_t>>&) {
   const at::Tensor served = reducer_.lay_out(index_);
   // `elements` may go beyond the gradient: the slot owns its cache lines to their end.
   return at::from_blob(
@@ -63,7 +63,7 @@ at::Tensor PsReducer::Memory::lay_out(std::int64_t elements,
 }
 
 // Lays out a gradient. If that has been done since the latest move, all gradients get fresh memory.
-at::Tensor PsReducer::lay_out(std::size_t index) {
+at::Tensor PsStep::lay_out(std::size_t index) {
   Gradient& gradient = gradients_[index];
   if (gradient.moves == moves_) {
     parameters_.move_gradients();
@@ -75,7 +75,7 @@ at::Tensor PsReducer::lay_out(std::size_t index) {
 }
 
 // Lays out the gradients that have not followed the latest move yet.
-void PsReducer::follow_moves() {
+void PsStep::follow_moves() {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     Gradient& gradient = gradients_[i];
     if (gradient.moves == moves_) continue;
@@ -89,7 +89,7 @@ void PsReducer::follow_moves() {
   }
 }
 
-void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+void PsStep::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   const MutexLock lock(mutex_);
   if (rules_.size() <= number) rules_.resize(number + 1);
   if (rules_[number] == rule) return;
@@ -98,8 +98,7 @@ void PsReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
   pushed_rules_.clear();
 }
 
-Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_norm,
-                                     const std::string& objection) {
+void PsStep::step(double gradient_scale, double max_norm, const std::string& objection) {
   const MutexLock lock(mutex_);
   if (!objection.empty()) {
     throw Exception(
@@ -109,7 +108,7 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
   parameters_.refuse_changes();
   if (strays()) {
     stray(gradient_scale, max_norm);
-    return {};
+    return;
   }
   const std::vector<std::uint64_t> made_from(parameters_.versions().begin(),
                                              parameters_.versions().end());
@@ -128,10 +127,9 @@ Reducer::StepOutcome PsReducer::step(double gradient_scale, bool, double max_nor
   check(push(made_from, scale, std::move(used)));
   unanswered_ = true;
   if (!options_.ahead) await_answer();
-  return {};
 }
 
-void PsReducer::await_answer() {
+void PsStep::await_answer() {
   CIRANDA_ASSERT(unanswered_);
   unwrap(client_->answer());
   unanswered_ = false;
@@ -143,7 +141,7 @@ void PsReducer::await_answer() {
 
 // Puts the gradients where the servers read them, and returns which slots have one. No gradient is
 // born there until the answer.
-std::vector<bool> PsReducer::take_gradients() {
+std::vector<bool> PsStep::take_gradients() {
   const std::vector<ServedParameters::Slot>& slots = parameters_.slots();
   CIRANDA_ASSERT(gradients_.size() == slots.size());
   std::vector<bool> used(slots.size());
@@ -171,7 +169,7 @@ std::vector<bool> PsReducer::take_gradients() {
   return used;
 }
 
-double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
+double PsStep::norm_of(const std::vector<bool>& used, double scale) const {
   double squares = other_squares_;
   const auto& slots = parameters_.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -185,7 +183,7 @@ double PsReducer::norm_of(const std::vector<bool>& used, double scale) const {
 }
 
 // Scales the gradients in place, since each worker of a round has its own scale.
-void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
+void PsStep::scale_gradients(const std::vector<bool>& used, double scale) {
   const auto& slots = parameters_.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (!used[slots[i].position]) continue;
@@ -197,17 +195,17 @@ void PsReducer::scale_gradients(const std::vector<bool>& used, double scale) {
   }
 }
 
-void PsReducer::add_squares(double squares) {
+void PsStep::add_squares(double squares) {
   const MutexLock lock(mutex_);
   other_squares_ = squares;
 }
 
-double PsReducer::norm() {
+double PsStep::norm() {
   const MutexLock lock(mutex_);
   return norm_;
 }
 
-void PsReducer::pull() {
+void PsStep::pull() {
   const MutexLock lock(mutex_);
   parameters_.refuse_changes();
   if (strays()) push_accrued();
@@ -217,20 +215,20 @@ void PsReducer::pull() {
   unfetched_ = 0;
 }
 
-void PsReducer::end_task() {
+void PsStep::end_task() {
   const MutexLock lock(mutex_);
   if (strays()) push_accrued();
 }
 
-Status PsReducer::push(std::span<const std::uint64_t> made_from, double scale,
-                       std::vector<bool> used) {
+Status PsStep::push(std::span<const std::uint64_t> made_from, double scale,
+                    std::vector<bool> used) {
   if (pushed_rules_.empty()) collect_rules();
   return client_->push(made_from, scale, pushed_rules_, std::move(used), ps::kParametersVector,
                        pushed_rule_slots_);
 }
 
 // Neighbouring runs with equal rules send one rule.
-void PsReducer::collect_rules() {
+void PsStep::collect_rules() {
   pushed_rule_slots_.clear();
   std::size_t table = parameters_.tables();
   for (const ServedParameters::Run& run : parameters_.runs()) {
@@ -270,7 +268,7 @@ namespace {
 // Notes that a group's rule changes. Throws if the servers have no state for the new rule. SGD's
 // momentum may begin at any time: without dampening a buffer of zeros becomes the gradient in the
 // first step, as torch's first buffer does.
-void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
+void PsStep::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
   CIRANDA_ASSERT(group < kept_.size() && kept_.size() == comes_and_goes_.size());
   kernels::UpdateRule& kept = kept_[group];
   if (rule.kind != kept.kind) refuse_state("decoupled_weight_decay");
@@ -289,7 +287,7 @@ void PsReducer::keep_state(std::size_t group, const kernels::UpdateRule& rule) {
 // -------------------------------------------------------------------------------------------
 // Downpour (Dean et al. 2012, algorithm 7.1)
 
-void PsReducer::stray(double scale, double max_norm) {
+void PsStep::stray(double scale, double max_norm) {
   const at::NoGradGuard no_grad;
   const auto& slots = parameters_.slots();
   // The servers read `served` until they have answered.
@@ -324,7 +322,7 @@ void PsReducer::stray(double scale, double max_norm) {
   if (unfetched_ >= options_.fetch_every) fetch();
 }
 
-void PsReducer::push_accrued() {
+void PsStep::push_accrued() {
   if (std::exchange(unpushed_, 0) == 0) return;
   for (auto& arrays : fetched_) arrays.clear();
   fetched_steps_.reset();
@@ -334,7 +332,7 @@ void PsReducer::push_accrued() {
 
 // Shows the newest parameters: those that the answer to the latest push brings, or, if it was
 // answered before, those that a pull brings.
-void PsReducer::fetch() {
+void PsStep::fetch() {
   if (std::exchange(unanswered_, false)) {
     unwrap(client_->answer());
   } else {
@@ -347,14 +345,14 @@ void PsReducer::fetch() {
 // -------------------------------------------------------------------------------------------
 // State
 
-const MemorySegment& PsReducer::state_array(std::size_t table, std::size_t array) {
+const MemorySegment& PsStep::state_array(std::size_t table, std::size_t array) {
   auto& arrays = fetched_[table];
   if (arrays.size() <= array) arrays.resize(array + 1);
   if (!arrays[array]) arrays[array] = unwrap(client_->fetch_state(table, array));
   return *arrays[array];
 }
 
-OptimizerState PsReducer::state(std::size_t position, bool) {
+OptimizerState PsStep::state(std::size_t position) {
   const MutexLock lock(mutex_);
   if (unanswered_) {
     if (strays()) {
@@ -384,7 +382,7 @@ OptimizerState PsReducer::state(std::size_t position, bool) {
   return state;
 }
 
-void PsReducer::adopt_state(std::size_t, OptimizerState state) {
+void PsStep::adopt_state(std::size_t, OptimizerState state) {
   if (state.empty()) return;
   // Torch's Adagrad has state before its first step.
   const auto& [name, value] = state.front();
@@ -394,10 +392,10 @@ void PsReducer::adopt_state(std::size_t, OptimizerState state) {
                            "optimizer's state yet; make a new optimizer, or train with the ring"});
 }
 
-std::shared_ptr<PsReducer> make_ps_reducer(PsReducer::Options options) {
-  auto reducer = std::make_shared<PsReducer>(worker_of_servers("DistributedOptimizer"), options);
-  set_puller(reducer);
-  return reducer;
+std::shared_ptr<PsStep> make_ps_step(PsStep::Options options) {
+  auto step = std::make_shared<PsStep>(worker_of_servers("DistributedOptimizer"), options);
+  set_puller(step);
+  return step;
 }
 
 }  // namespace ciranda
