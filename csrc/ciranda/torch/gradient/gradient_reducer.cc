@@ -11,13 +11,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "ciranda/torch/collective/collectives.h"
-#include "ciranda/torch/gradient/bucket_plan.h"
 #include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/heap.h"
-#include "ciranda/torch/tensor/tensor_view.h"
-#include "core/base/assert.h"
 
 namespace ciranda {
 
@@ -26,6 +22,16 @@ namespace {
 std::uint64_t next_number() {
   static std::atomic<std::uint64_t> number = 0;
   return number++;
+}
+
+bool concerns_gradients_alone(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SpoiledGradients&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -81,10 +87,12 @@ GradientReducer::GradientReducer(std::shared_ptr<Engine> engine, ReducerOptions 
       among_(default_communicator(options_.group, "DistributedOptimizer")),
       number_(next_number()),
       passes_(options_.backward_passes_per_step),
-      shared_step_(options_.shared_step) {}
+      parameters_(among_, options_),
+      sync_(engine_, among_, options_, parameters_, passes_),
+      shared_step_(engine_, among_, options_, parameters_, sync_) {}
 
 GradientReducer::~GradientReducer() {
-  for (const TrackedParameter& tracked : tracked_) tracked.owners->remove(this);
+  for (const TrackedParameter& tracked : parameters_.all()) tracked.owners->remove(this);
 }
 
 void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std::size_t> rules) {
@@ -92,142 +100,58 @@ void GradientReducer::add_parameters(NamedParameters parameters, std::vector<std
   std::size_t first = 0;
   {
     const MutexLock lock(mutex_);
-    first = tracked_.size();
+    first = parameters_.size();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       auto& [name, parameter] = parameters[i];
       owners.push_back(GradientOwners::of(parameter));
-      tracked_.push_back({.parameter = std::move(parameter),
-                          .name = std::move(name),
-                          .owners = owners.back(),
-                          .rule = shared_step_ ? rules.at(i) : 0});
-      ++unbucketed_;
+      parameters_.add({.parameter = std::move(parameter),
+                       .name = std::move(name),
+                       .owners = owners.back(),
+                       .rule = parameters_.shares_step() ? rules.at(i) : 0});
     }
     look_for_hooks_ = true;
   }
   for (std::size_t i = 0; i < owners.size(); ++i) owners[i]->add(shared_from_this(), first + i);
   const MutexLock lock(mutex_);
-  refresh_hooks();
-  bucket_unfrozen();
+  place_gradients();
   // This is collective, and no rank has joined yet.
-  if (shared_step_) prepare_buckets();
+  if (parameters_.shares_step()) shared_step_.prepare_buckets();
 }
 
-// Puts hooks and places where autograd looks for them. A parameter that was converted has another
-// accumulator.
-void GradientReducer::refresh_hooks() {
-  bool needed = look_for_hooks_.exchange(false);
-  for (const auto& bucket : buckets_) needed = bucket->gradients().had_strays() || needed;
-  if (!needed) return;
-  for (TrackedParameter& tracked : tracked_) {
-    if (tracked.foreign) continue;
-    GradientBuffer* const gradients = tracked.bucketed ? &tracked.bucket->gradients() : nullptr;
-    const bool known = gradients == nullptr || gradients->knows_accumulator(tracked.slot);
-    if (known && tracked.owners->settled()) continue;
-    const auto accumulator = tracked.owners->hook(tracked.parameter);
-    if (accumulator && gradients != nullptr) gradients->attach(tracked.slot, accumulator);
-    if (!tracked.owners->settled()) look_for_hooks_ = true;
-  }
-}
-
-// Gives a bucket to every parameter that requires a gradient and has none yet. `frozen_too`: also
-// frozen ones of a floating dtype.
-void GradientReducer::bucket_unfrozen(bool frozen_too) {
-  if (unbucketed_ == 0) return;
-  std::vector<Unplaced> wanted;
-  for (std::size_t position = 0; position < tracked_.size(); ++position) {
-    const TrackedParameter& tracked = tracked_[position];
-    if (tracked.bucketed) continue;
-    if (tracked.parameter.requires_grad() ||
-        (frozen_too && tracked.parameter.is_floating_point())) {
-      wanted.push_back({position, tracked.parameter, tracked.rule});
-    }
-  }
-  for (const auto& positions : plan_buckets(wanted, options_)) add_bucket(positions);
-}
-
-void GradientReducer::add_bucket(const std::vector<std::size_t>& positions) {
-  std::vector<GradientBuffer::Member> members;
-  for (const std::size_t position : positions) {
-    const std::string& name = tracked_[position].name;
-    const at::Tensor& parameter = tracked_[position].parameter;
-    const std::string what = "DistributedOptimizer: parameter '" + name + "'";
-    check_device(parameter.device(), what);
-    if (!is_floating(dtype_of(parameter.scalar_type(), what))) {
-      throw Exception(
-          {.code = ErrorCode::kInvalidArgument, .text = what + " is not of a floating dtype"});
-    }
-    members.push_back({.name = name,
-                       .parameter = parameter,
-                       .accumulator = tracked_[position].owners->hook(parameter)});
-  }
-  Bucket::Contents contents{.reduction = reduction_of(options_, among_->group->size()),
-                            .rule = tracked_[positions.front()].rule,
-                            .shared_step = shared_step_};
-  contents.reduction.name += "/bucket." + std::to_string(buckets_.size());
-  const auto& [first, parameter, accumulator] = members.front();
-  if (!parameter.device().is_cpu()) {
-    const std::string what = "DistributedOptimizer: parameter '" + first + "'";
-    if (shared_step_) {
-      throw Exception({.code = ErrorCode::kInvalidArgument,
-                       .text = what + " is on " + parameter.device().str() +
-                               ", but ranks share the step of CPU parameters only; make the "
-                               "optimizer after moving every parameter to its final device"});
-    }
-    contents.stream = default_stream(parameter.device(), what);
-  }
-  contents.members = std::move(members);
-  buckets_.push_back(std::make_unique<Bucket>(among_, options_, std::move(contents)));
-  for (std::size_t slot = 0; slot < positions.size(); ++slot) {
-    TrackedParameter& tracked = tracked_[positions[slot]];
-    CIRANDA_ASSERT(!tracked.bucketed);  // I15
-    tracked.bucketed = true;
-    tracked.bucket = buckets_.back().get();
-    tracked.slot = slot;
-    tracked.bucket->set_foreign(slot, tracked.foreign);
-  }
-  CIRANDA_ASSERT(positions.size() <= unbucketed_);
-  unbucketed_ -= positions.size();
+// Puts hooks and places where autograd looks for them, and gives every unfrozen parameter a bucket.
+void GradientReducer::place_gradients() {
+  if (parameters_.refresh_hooks(look_for_hooks_.exchange(false))) look_for_hooks_ = true;
+  parameters_.bucket_unfrozen();
 }
 
 void GradientReducer::set_foreign(std::size_t position, bool foreign) {
   const MutexLock lock(mutex_);
-  TrackedParameter& tracked = tracked_.at(position);
-  if (tracked.foreign == foreign) return;
-  tracked.foreign = foreign;
-  CIRANDA_ASSERT(foreign ? foreign_ < tracked_.size() : foreign_ > 0);
-  foreign ? ++foreign_ : --foreign_;
-  if (!foreign) look_for_hooks_ = true;
-  if (tracked.bucketed) tracked.bucket->set_foreign(tracked.slot, foreign);
+  if (parameters_.set_foreign(position, foreign) && !foreign) look_for_hooks_ = true;
 }
 
 void GradientReducer::forget(std::size_t position) {
   const MutexLock lock(mutex_);
-  const TrackedParameter& tracked = tracked_.at(position);
+  const TrackedParameter& tracked = parameters_.at(position);
   if (tracked.bucketed) tracked.bucket->slots()[tracked.slot].reduced.reset();
-}
-
-void GradientReducer::set_backward_passes_per_step(int passes) {
-  const MutexLock lock(mutex_);
-  passes_ = passes;
 }
 
 std::size_t GradientReducer::arena_bytes() {
   const MutexLock lock(mutex_);
   std::size_t bytes = 0;
-  for (const auto& bucket : buckets_) bytes += bucket->arena_bytes();
+  for (const auto& bucket : parameters_.buckets()) bytes += bucket->arena_bytes();
   return bytes;
 }
 
 std::uint64_t GradientReducer::moved_bytes() {
   const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& bucket : buckets_) bytes += bucket->gradients().moved_bytes();
+  for (const auto& bucket : parameters_.buckets()) bytes += bucket->gradients().moved_bytes();
   return bytes;
 }
 
 std::size_t GradientReducer::bucket_count() {
   const MutexLock lock(mutex_);
-  return buckets_.size();
+  return parameters_.buckets().size();
 }
 
 // -------------------------------------------------------------------------------------------
@@ -238,7 +162,7 @@ void GradientReducer::on_gradient_ready(std::size_t position) noexcept {
   {
     const MutexLock lock(mutex_);
     try {
-      const TrackedParameter& tracked = tracked_.at(position);
+      const TrackedParameter& tracked = parameters_.at(position);
       // A hook of the user may have stepped with the gradient and removed it.
       const at::Tensor& gradient = tracked.parameter.grad();
       if (tracked.foreign || !gradient.defined()) return;
@@ -271,8 +195,11 @@ void GradientReducer::pass_reached() noexcept {
 // Returns the reducers that must be told of the pass; the list is empty except the first time in a
 // graph task.
 GradientReducer::Linked GradientReducer::enter_pass() {
-  in_pass_ = true;
-  return call_back_at_the_end() ? linked_ : Linked();
+  const int current = torch::autograd::get_current_graph_task_id();
+  if (!passes_.enter(current)) return {};
+  BackwardEnd::add(current, shared_from_this());
+  passes_.call_back_at_end(current);
+  return linked_;
 }
 
 void GradientReducer::tell(const Linked& linked) {
@@ -297,12 +224,10 @@ void GradientReducer::take_gradient(const TrackedParameter& tracked) {
     // Averaging once more is exact, because every rank holds the same average. Summing once more is
     // not. The error does no harm if the user discards these gradients: the generator's pass of a
     // GAN adds to the discriminator's gradients.
-    gradients_spoiled_ = true;
-    throw Exception({.code = ErrorCode::kInvalidArgument,
-                     .text = "the gradient of '" + tracked.name +
-                             "' was computed again after gradients had been summed over the ranks; "
-                             "set backward_passes_per_step to the number of backward passes, or "
-                             "call the optimizer's zero_grad() between them"});
+    throw SpoiledGradients("the gradient of '" + tracked.name +
+                           "' was computed again after gradients had been summed over the ranks; "
+                           "set backward_passes_per_step to the number of backward passes, or call "
+                           "the optimizer's zero_grad() between them");
   }
   if (bucket.submitted()) {
     throw Exception({.code = ErrorCode::kInvalidArgument,
@@ -312,7 +237,7 @@ void GradientReducer::take_gradient(const TrackedParameter& tracked) {
                              "checkpointed segments that share a parameter use_reentrant=False"});
   }
   slot.reduced.reset();
-  if (passes_done_ + 1 < passes_) return;  // gradients add up in p.grad
+  if (!passes_.in_last_pass()) return;  // gradients add up in p.grad
   if (other_hooks_follow(tracked)) overlap_ = Overlap::kOff;
   if (overlap_ == Overlap::kOff) return;  // taken when backward ends
   bucket.gradients().take_gradient(tracked.slot);
@@ -348,40 +273,151 @@ bool GradientReducer::other_hooks_follow(const TrackedParameter& tracked) {
 void GradientReducer::judge_overlap() {
   if (overlap_ != Overlap::kTrial) return;
   overlap_ = Overlap::kOn;
-  for (const auto& bucket : buckets_) {
+  for (const auto& bucket : parameters_.buckets()) {
     if (bucket->gradients().release_changed()) overlap_ = Overlap::kOff;
   }
-}
-
-// Registers this reducer for the end of the current graph task. A graph task that raises does not
-// call back, so each one that runs a hook is registered. Returns false if this one already was.
-bool GradientReducer::call_back_at_the_end() {
-  const int current = torch::autograd::get_current_graph_task_id();
-  if (current == graph_task_) return false;
-  BackwardEnd::add(current, shared_from_this());
-  graph_task_ = current;
-  return true;
 }
 
 void GradientReducer::graph_task_ended() noexcept {
   const MutexLock lock(mutex_);
   try {
-    graph_task_ = -1;
     // A reentrant checkpoint runs its segment's backward pass within a node of the user's, and more
     // segments may follow. The pass ends with the outermost graph task, with the last gradient, or
     // in step().
     const bool nested = static_cast<bool>(torch::autograd::get_current_node());
-    const bool complete = std::all_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
+    const auto& buckets = parameters_.buckets();
+    const bool complete = std::all_of(buckets.begin(), buckets.end(), [](const auto& bucket) {
       return bucket->gradients().complete();
     });
-    if (nested && !complete) return;
-    if (!std::exchange(in_pass_, false) || kept_error_) return;
-    if (++passes_done_ < passes_) return;
+    if (!passes_.leave(nested && !complete, kept_error_ != nullptr)) return;
     judge_overlap();
-    if (options_.reduce_in_backward) reduce_now();
+    if (options_.reduce_in_backward) sync_.reduce_now();
   } catch (...) {
     kept_error_ = std::current_exception();
   }
+}
+
+// -------------------------------------------------------------------------------------------
+// A step
+
+void GradientReducer::set_backward_passes_per_step(int passes) {
+  const MutexLock lock(mutex_);
+  passes_.set_per_step(passes);
+}
+
+void GradientReducer::synchronize() {
+  synchronize_foreign();
+  synchronize_own();
+}
+
+void GradientReducer::synchronize_own() {
+  const MutexLock lock(mutex_);
+  throw_kept_error();
+  place_gradients();
+  sync_.reduce_if_any_rank(sync_.needed());
+}
+
+// Synchronizes the optimizers that reduce gradients of this one's parameters.
+void GradientReducer::synchronize_foreign() {
+  std::map<std::uint64_t, std::shared_ptr<GradientReducer>> owners;
+  {
+    const MutexLock lock(mutex_);
+    if (!parameters_.any_foreign()) return;
+    for (const TrackedParameter& tracked : parameters_.all()) {
+      if (!tracked.foreign) continue;
+      auto owner = tracked.owners->owner();
+      if (owner && owner.get() != this) owners.emplace(owner->number_, std::move(owner));
+    }
+  }
+  for (const auto& [number, owner] : owners) owner->synchronize_own();
+}
+
+void GradientReducer::wait_in_step(const Wait& wait) {
+  const MutexLock lock(mutex_);
+  sync_.wait_beside_backward(wait);
+}
+
+void GradientReducer::finish_step() {
+  const MutexLock lock(mutex_);
+  passes_.start_step();
+}
+
+void GradientReducer::discard_step() {
+  std::vector<std::shared_ptr<GradientOwners>> foreign;
+  {
+    const MutexLock lock(mutex_);
+    if (parameters_.any_foreign()) {
+      for (const TrackedParameter& tracked : parameters_.all()) {
+        if (tracked.foreign) foreign.push_back(tracked.owners);
+      }
+    }
+  }
+  for (const auto& owners : foreign) owners->forget();
+  const MutexLock lock(mutex_);
+  if (kept_error_ && concerns_gradients_alone(kept_error_)) {
+    kept_error_ = nullptr;
+    sync_.await_in_flight();
+    sync_.start_step();
+  }
+  throw_kept_error();
+  place_gradients();
+  // The test is for a taken gradient, not for a submitted bucket: all ranks have begun the same
+  // pass, but they may have completed different buckets.
+  const auto& buckets = parameters_.buckets();
+  const bool begun = std::any_of(buckets.begin(), buckets.end(),
+                                 [](const auto& bucket) { return bucket->gradients().begun(); });
+  if (begun && options_.reduce_in_backward) sync_.reduce_now();
+  sync_.start_step();
+  for (const auto& bucket : buckets) bucket->gradients().forget_gradients();
+}
+
+void GradientReducer::throw_kept_error() {
+  if (!kept_error_) return;
+  sync_.await_in_flight();
+  sync_.start_step();
+  std::rethrow_exception(std::exchange(kept_error_, nullptr));
+}
+
+// -------------------------------------------------------------------------------------------
+// A shared step
+
+void GradientReducer::set_rule(std::size_t number, const kernels::UpdateRule& rule) {
+  const MutexLock lock(mutex_);
+  shared_step_.set_rule(number, rule);
+}
+
+void GradientReducer::confirm_sharing() {
+  const MutexLock lock(mutex_);
+  shared_step_.confirm_sharing();
+}
+
+StepOutcome GradientReducer::step(double gradient_scale, bool reduce, double max_norm,
+                                  const std::string& objection) {
+  if (reduce) synchronize_foreign();
+  const MutexLock lock(mutex_);
+  throw_kept_error();
+  place_gradients();
+  return shared_step_.step(gradient_scale, reduce, max_norm, objection);
+}
+
+double GradientReducer::norm() {
+  const MutexLock lock(mutex_);
+  return shared_step_.norm();
+}
+
+OptimizerState GradientReducer::state(std::size_t position, bool copies) {
+  const MutexLock lock(mutex_);
+  return shared_step_.state(position, copies);
+}
+
+void GradientReducer::adopt_state(std::size_t position, OptimizerState state) {
+  const MutexLock lock(mutex_);
+  shared_step_.adopt_state(position, std::move(state));
+}
+
+void GradientReducer::end_shared_step() {
+  const MutexLock lock(mutex_);
+  shared_step_.end_shared_step();
 }
 
 std::shared_ptr<GradientReducer> make_gradient_reducer(ReducerOptions options) {

@@ -13,8 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "ciranda/torch/gradient/bucket.h"
 #include "ciranda/torch/gradient/gradient_owners.h"
+#include "ciranda/torch/gradient/gradient_sync.h"
+#include "ciranda/torch/gradient/pass_tracker.h"
+#include "ciranda/torch/gradient/shared_step_runner.h"
+#include "ciranda/torch/gradient/tracked_parameters.h"
 #include "ciranda/torch/step/reducer_options.h"
 #include "ciranda/torch/step/step_types.h"
 #include "core/base/mutex.h"
@@ -63,7 +66,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void synchronize() EXCLUDES(mutex_);
   // Runs `wait`, which blocks for other ranks, before synchronize() or step(). `wait` calls the
   // function that it is given while it waits, so that no rank waits in backward() for this one.
-  using Wait = std::function<void(const Engine::Look&)>;
+  using Wait = GradientSync::Wait;
   void wait_in_step(const Wait& wait) EXCLUDES(mutex_);
   // Ends the step: later backward passes belong to the next one.
   void finish_step() EXCLUDES(mutex_);
@@ -112,42 +115,16 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  private:
   friend class GradientOwners;
   friend class BackwardEnd;
-  // A parameter of the optimizer. The members that its hook reads lie in one cache line.
-  struct alignas(64) TrackedParameter {
-    at::Tensor parameter;
-    bool foreign = false;  // another optimizer reduces its gradient
-    bool bucketed = false;
-    Bucket* bucket = nullptr;  // null until bucketed
-    std::size_t slot = 0;
-    std::string name;
-    std::shared_ptr<GradientOwners> owners;
-    std::size_t rule = 0;
-    std::optional<OptimizerState> state = {};  // to adopt at the first step, see waits()
-  };
-  // Work on the gradients that this rank needs before a step, in ascending order.
-  enum class Gradients : std::uint8_t {
-    kReduced,
-    kAddUp,   // the step itself adds up the ranks' gradients
-    kReduce,  // reduce first
-    kPlace,   // before that, a frozen parameter with a gradient needs a place
-  };
-
   // Tells whether hooks hand complete buckets to the engine during backward (kOn). A user's hook
   // may write another p.grad, and that gradient may already be in a reduction. The first pass
   // (kTrial) therefore reduces at its end, and shows whether any hook does so.
   enum class Overlap : std::uint8_t { kTrial, kOn, kOff };
 
-  struct Attempt {        // at a shared step
-    double scale = 1.0;   // factor of the gradients
-    bool add_up = false;  // the step adds up the ranks' gradients
-    bool object = false;  // object instead: the ranks exchange their reasons first
-  };
-
   // Hooks and passes. GradientOwners calls these; on_gradient_ready() runs in a thread of autograd,
   // without the GIL.
   void on_gradient_ready(std::size_t position) noexcept EXCLUDES(mutex_);
   void set_foreign(std::size_t position, bool foreign) EXCLUDES(mutex_);
-  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next refresh_hooks()
+  void look_for_hooks() { look_for_hooks_.store(true); }  // in the next place_gradients()
   void forget(std::size_t position) EXCLUDES(mutex_);     // no longer counts as reduced
   // Links this reducer to one that has parameters in common: a pass that reaches one is a pass of
   // both, so that ranks which use different ones of these parameters end the pass alike.
@@ -161,41 +138,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void judge_overlap() REQUIRES(mutex_);
   // Runs at the end of each graph task that ran a hook.
   void graph_task_ended() noexcept EXCLUDES(mutex_);
-  bool call_back_at_the_end() REQUIRES(mutex_);
-  void refresh_hooks() REQUIRES(mutex_);
-  void bucket_unfrozen(bool frozen_too = false) REQUIRES(mutex_);
-  void add_bucket(const std::vector<std::size_t>& positions) REQUIRES(mutex_);
+  void place_gradients() REQUIRES(mutex_);
 
-  // Defined in gradient_synchronization.cc.
   void synchronize_own() EXCLUDES(mutex_);
   void synchronize_foreign() EXCLUDES(mutex_);
-  void wait_beside_backward(const Wait& wait) REQUIRES(mutex_);
-  int most_of_ranks(int mine, const char* what) REQUIRES(mutex_);
-  void reduce_if_any_rank(Gradients mine) REQUIRES(mutex_);
-  bool is_reduced(const GradientSlot& slot) const REQUIRES(mutex_);
-  Gradients gradients_now() REQUIRES(mutex_);
-  void reduce_now() REQUIRES(mutex_);
-  void refuse_writes_in_flight() REQUIRES(mutex_);
-  void add_up_once(Bucket& bucket) REQUIRES(mutex_);
-  void start_step() REQUIRES(mutex_);
-  void await_in_flight() REQUIRES(mutex_);
   void throw_kept_error() REQUIRES(mutex_);
-
-  // Defined in gradient_step.cc.
-  std::string step_or_reason(double gradient_scale, bool reduce, double max_norm,
-                             const std::string& objection) REQUIRES(mutex_);
-  void prepare_buckets() REQUIRES(mutex_);
-  void prepare_for_other_rules() REQUIRES(mutex_);
-  static bool waits(const TrackedParameter& tracked);
-  std::vector<std::size_t> take_news() REQUIRES(mutex_);
-  bool try_step(double gradient_scale, Gradients gradients, double max_norm, bool object)
-      REQUIRES(mutex_);
-  void take_for_step() REQUIRES(mutex_);
-  void run_on_buckets(const Attempt& attempt,
-                      void (SharedStepOperations::*submit)(SharedStep::Update), bool squares)
-      REQUIRES(mutex_);
-  void take_norm() REQUIRES(mutex_);
-  std::string objection_now() REQUIRES(mutex_);
 
   const std::shared_ptr<Engine> engine_;
   const ReducerOptions options_;
@@ -203,32 +150,13 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const std::uint64_t number_;  // counts the reducers of this process in order of construction
 
   Mutex mutex_;
-  int passes_ GUARDED_BY(mutex_);           // backward passes per step
-  int passes_done_ GUARDED_BY(mutex_) = 0;  // in this step
-  bool in_pass_ GUARDED_BY(mutex_) = false;
-  int graph_task_ GUARDED_BY(mutex_) = -1;  // latest that will call graph_task_ended()
+  PassTracker passes_ GUARDED_BY(mutex_);
+  TrackedParameters parameters_ GUARDED_BY(mutex_);
+  GradientSync sync_ GUARDED_BY(mutex_);
+  SharedStepRunner shared_step_ GUARDED_BY(mutex_);
   Overlap overlap_ GUARDED_BY(mutex_) = Overlap::kTrial;
-  bool shared_step_ GUARDED_BY(mutex_);
-  std::string ended_ GUARDED_BY(mutex_);  // why the ranks no longer share the step
-  std::optional<std::uint64_t> agreed_joins_
-      GUARDED_BY(mutex_);                           // as of the latest confirm_sharing()
-  bool asks_for_state_ GUARDED_BY(mutex_) = false;  // set by confirm_sharing(), for the next step
   std::exception_ptr kept_error_ GUARDED_BY(mutex_);
-  // The kept error concerns only gradients, so discarding the gradients clears it.
-  bool gradients_spoiled_ GUARDED_BY(mutex_) = false;
-  std::vector<TrackedParameter> tracked_ GUARDED_BY(mutex_);
-  std::size_t unbucketed_ GUARDED_BY(mutex_) = 0;  // of tracked_
-  std::size_t foreign_ GUARDED_BY(mutex_) = 0;     // of tracked_
-  std::atomic<bool> look_for_hooks_ = true;        // some may not be where autograd runs them
-  bool adopts_ GUARDED_BY(mutex_) = false;         // a tracked parameter has state to adopt
-  struct WordedRule {
-    kernels::UpdateRule rule;
-    std::string words;  // made once, not at every step
-    std::string words_adding_up;
-  };
-  std::vector<WordedRule> rules_ GUARDED_BY(mutex_);
-  double norm_ GUARDED_BY(mutex_) = 0.0;
-  std::vector<std::unique_ptr<Bucket>> buckets_ GUARDED_BY(mutex_);
+  std::atomic<bool> look_for_hooks_ = true;  // some may not be where autograd runs them
   Linked linked_ GUARDED_BY(mutex_);
 };
 
