@@ -7,8 +7,8 @@
 
 #include "bindings/bindings.h"
 #include "ciranda/torch/gradient/rank_graph.h"
+#include "ciranda/torch/optimizer/optimizer_core.h"
 #include "ciranda/torch/step/optimizer_checks.h"
-#include "ciranda/torch/step/optimizer_core.h"
 #include "ciranda/torch/step/optimizer_options.h"
 #include "ciranda/torch/step/shared_step.h"
 

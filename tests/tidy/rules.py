@@ -101,6 +101,19 @@ MAY_INCLUDE["ciranda/torch/gradient"] = {
     "ciranda/torch/process",
     "ciranda/torch/step",
 }
+MAY_INCLUDE["ciranda/torch/optimizer"] = {
+    "core/base",
+    "core/plan",
+    "core/kernels",
+    "core/settings",
+    "core/engine",
+    "core/job",
+    "ciranda/torch/tensor",
+    "ciranda/torch/collective",
+    "ciranda/torch/process",
+    "ciranda/torch/step",
+    "ciranda/torch/gradient",
+}
 MAY_INCLUDE["ciranda/torch/servers"] = {
     "core/base",
     "core/kernels",
@@ -113,7 +126,7 @@ MAY_INCLUDE["ciranda/torch/servers"] = {
 }
 TORCH = {
     f"ciranda/torch/{folder}"
-    for folder in ("tensor", "collective", "process", "step", "gradient", "servers")
+    for folder in ("tensor", "collective", "process", "step", "gradient", "optimizer", "servers")
 }
 MAY_INCLUDE["ciranda/torch/api"] = {"core/base", "core/job", "include"} | TORCH
 MAY_INCLUDE["bindings"] = {

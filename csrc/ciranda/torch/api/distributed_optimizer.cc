@@ -12,12 +12,12 @@
 
 #include "ciranda/torch/collective/reduce_op.h"
 #include "ciranda/torch/gradient/rank_graph.h"
+#include "ciranda/torch/optimizer/optimizer_core.h"
 #include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/process/servers.h"
 #include "ciranda/torch/step/distributed_step.h"
 #include "ciranda/torch/step/known_optimizers.h"
 #include "ciranda/torch/step/optimizer_checks.h"
-#include "ciranda/torch/step/optimizer_core.h"
 #include "ciranda/torch/step/shared_step.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_view.h"

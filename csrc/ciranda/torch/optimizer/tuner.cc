@@ -1,4 +1,4 @@
-#include "ciranda/torch/step/tuner.h"
+#include "ciranda/torch/optimizer/tuner.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,4 @@
-#include "ciranda/torch/step/optimizer_core.h"
+#include "ciranda/torch/optimizer/optimizer_core.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -48,11 +48,14 @@ MadeOptimizers& made_optimizers() {
   return made;
 }
 
+bool is_member(const Communicator& among) {
+  return among.group->contains(among.engine->rank());
+}
+
 // Returns the ranks that train together; null if this rank trains alone.
 std::shared_ptr<const Communicator> trainers_of(GroupId group) {
   auto among = default_communicator(group, "DistributedOptimizer");
-  const bool is_member = among->group->contains(among->engine->rank());
-  return is_member && among->group->size() > 1 ? among : nullptr;
+  return is_member(*among) && among->group->size() > 1 ? among : nullptr;
 }
 
 }  // namespace
@@ -63,9 +66,9 @@ OptimizerCore::OptimizerCore(GroupId group, OptimizerOptions options,
   check_values(options_);
   options_.reduction.group = group;
   if (alone()) {
-    const bool is_member = default_communicator(group, "DistributedOptimizer")->group->size() == 1;
-    why_not_shared_ =
-        is_member ? "there is one rank" : "this rank is not a member of the process set";
+    why_not_shared_ = is_member(*default_communicator(group, "DistributedOptimizer"))
+                          ? "there is one rank"
+                          : "this rank is not a member of the process set";
     return;
   }
   agree_and_count(parameters, std::move(obstacle));

@@ -10,8 +10,8 @@
 #include "ciranda/torch/collective/collective.h"
 #include "ciranda/torch/gradient/gradient_reducer.h"
 #include "ciranda/torch/gradient/rank_comparison.h"
+#include "ciranda/torch/optimizer/tuner.h"
 #include "ciranda/torch/step/optimizer_options.h"
-#include "ciranda/torch/step/tuner.h"
 
 namespace ciranda {
 
