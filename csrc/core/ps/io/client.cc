@@ -20,7 +20,10 @@
 namespace ciranda::ps {
 
 Client::Client(ClientOptions options)
-    : options_(std::move(options)), process_(random_number()), notice_("ciranda: " + self()) {
+    : options_(std::move(options)),
+      process_(random_number()),
+      notice_("ciranda: " + self()),
+      progress_{.pushes = PushProgress(servers())} {
   if (options_.timeline_path.empty()) return;
   timeline_ = std::make_unique<Timeline>(worker(), options_.job_id);
   if (const Status on = timeline_->start(options_.timeline_path); !on) {
@@ -36,7 +39,6 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   auto links = connect_to_servers(client->options_.address, client->memory_, client->notice_);
   if (!links) return links.error();
   client->links_ = ServerLinks(std::move(links).value(), client->options_.pace, &client->notice_);
-  client->versions_.resize(static_cast<std::size_t>(client->servers()));
   client->asked_.resize(static_cast<std::size_t>(client->servers()));
   CIRANDA_TRY(client->enter());
   auto thread = start_thread("ciranda-ps-beat", [self = client.get()] { self->attend(); });
@@ -64,7 +66,8 @@ void Client::leave() {
   // that it is back.
   const bool may_be_away =
       std::any_of(asked_.begin(), asked_.end(), [](const Asked& each) { return each.keeps_state; });
-  if (!may_be_away || unanswered_ || ask_stats()) links_.leave(announced_);
+  const PushProgress& pushes = progress_.pushes;
+  if (!may_be_away || pushes.unanswered() || ask_stats()) links_.leave(pushes.announced());
   failure_ = Error{.code = ErrorCode::kShutdown, .text = "this worker has left its servers"};
   if (!timeline_) return;
   if (const Status written = timeline_->stop(); !written) {
@@ -176,9 +179,7 @@ Status Client::enter() {
   for (int server = 0; server < servers(); ++server) {
     const auto welcome = hear<Welcome>(server);
     if (!welcome) return welcome.error();
-    // If only some servers have decided a push, its number is used up, though it has no answer.
-    seq_ = std::max(seq_, welcome.value().decided);
-    rows_seq_ = std::max(rows_seq_, welcome.value().decided_rows);
+    progress_.pushes.enter(welcome.value());
     asked_[at(server)].keeps_state = welcome.value().keeps_state;
   }
   return {};
@@ -211,7 +212,7 @@ Status Client::declare(const Model& model, const Fill& fill) {
   memory_.model_blob_bytes = model_blob.size();
   memory_.memory = std::move(memory).value();
   memory_.layout = std::move(layout);
-  CIRANDA_TRY(ask_all(Declare{.model_bytes = model_blob.size(), .decided = seq_}));
+  CIRANDA_TRY(ask_all(progress_.pushes.declare(model_blob.size())));
   CIRANDA_TRY(hear_ready());
   model_ = model;
   declared_ = true;
@@ -222,22 +223,16 @@ Status Client::hear_ready() {
   for (int server = 0; server < servers(); ++server) {
     const auto ready = hear<Ready>(server);
     if (!ready) return ready.error();
-    asked_[at(server)].gave_parameters = true;
-    versions_[at(server)] = ready.value().version;
-    clock_ = std::max(clock_, ready.value().clock);
-    announced_ = std::max(announced_, ready.value().checkpoint);
+    progress_.pushes.hear(server, ready.value());
   }
   return mark();
 }
 
-// Sends Mark if a checkpoint was announced. Called between two pushes: the earlier ones belong to
-// the checkpoint.
 Status Client::mark() {
-  CIRANDA_ASSERT(marked_ <= announced_);  // I29
-  if (marked_ == announced_) return {};
-  marked_ = announced_;
+  const std::optional<Mark> mark = progress_.pushes.take_mark();
+  if (!mark) return {};
   for (int server = 0; server < servers(); ++server) {
-    const Status sent = links_.send(server, Mark{.checkpoint = marked_});
+    const Status sent = links_.send(server, *mark);
     if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // sends it again
   }
   return {};
@@ -258,74 +253,56 @@ Status Client::move_gradients() {
 
 std::vector<std::uint64_t> Client::versions() const {
   const MutexLock lock(mutex_);
-  return versions_;
+  return progress_.pushes.versions();
 }
 
 Status Client::push(std::span<const std::uint64_t> versions, double scale,
                     std::vector<kernels::UpdateRule> rules, std::vector<bool> used, VectorId into,
                     std::vector<std::uint32_t> rule_slots) {
   const MutexLock lock(mutex_);
-  CIRANDA_ASSERT(versions.size() == versions_.size());
+  CIRANDA_ASSERT(versions.size() == asked_.size());
   CIRANDA_TRY(hear_answers());
-  CIRANDA_ASSERT(!unanswered_);  // I26
-  if (part_.task != 0) ++part_.part;
-  Message message = Push{.worker = worker(),
-                         .seq = seq_ + 1,
-                         .base = 0,
-                         .clock = clock_ + 1,
-                         .scale = scale,
-                         .rules = std::move(rules),
-                         .used = std::move(used),
-                         .of = part_,
-                         .into = into,
-                         .rule_slots = std::move(rule_slots)};
-  if (failure_) return *failure_;
+  Message message = progress_.pushes.next({.worker = worker(),
+                                           .scale = scale,
+                                           .rules = std::move(rules),
+                                           .used = std::move(used),
+                                           .of = progress_.tasks.next_part(),
+                                           .into = into,
+                                           .rule_slots = std::move(rule_slots)});
   for (int server = 0; server < servers(); ++server) {
     std::get<Push>(message).base = versions[at(server)];
     CIRANDA_TRY(ask(server, message));
   }
   if (links_.has_queued()) wake_thread();
-  ++seq_;
-  ++clock_;
-  unanswered_ = true;
-  pushed_ns_ = monotonic_ns();
+  std::uint64_t bytes = 0;
   for (std::size_t table = 0; table < model_.tables.size(); ++table) {
-    stats_.pushed_bytes += static_cast<std::uint64_t>(layout().elements(table)) *
-                           dtype_bytes(model_.tables[table].dtype);
+    bytes += static_cast<std::uint64_t>(layout().elements(table)) *
+             dtype_bytes(model_.tables[table].dtype);
   }
+  progress_.pushes.sent(bytes, monotonic_ns());
   return {};
 }
 
 Status Client::hear_answers() {
   if (failure_) return *failure_;
-  if (!unanswered_) return {};
-  Outcome outcome = Outcome::kApplied;
-  std::uint64_t held_ns = 0;
+  PushProgress& pushes = progress_.pushes;
+  if (!pushes.unanswered()) return {};
   const std::uint64_t begin_ns = monotonic_ns();
   for (int server = 0; server < servers(); ++server) {
     const auto ack = hear<Ack>(server);
     if (!ack) return ack.error();
-    outcome = std::max(outcome, ack.value().outcome);
-    held_ns = std::max(held_ns, ack.value().held_ns);
-    asked_[at(server)].answered = ack.value().seq;
-    versions_[at(server)] = ack.value().version;
-    clock_ = std::max(clock_, ack.value().clock);
-    announced_ = std::max(announced_, ack.value().checkpoint);
+    pushes.hear(server, ack.value());
   }
-  unanswered_ = false;
-  outcome_ = outcome;
   const std::uint64_t end_ns = monotonic_ns();
-  ++stats_.outcomes[static_cast<std::size_t>(outcome)];
-  stats_.waiting_ns += end_ns - begin_ns;
-  stats_.held_ns += std::min(held_ns, end_ns - begin_ns);
-  if (timeline_) timeline_->record("PUSH", "parameters", pushed_ns_, end_ns);
+  pushes.answered(begin_ns, end_ns);
+  if (timeline_) timeline_->record("PUSH", "parameters", pushes.sent_ns(), end_ns);
   return mark();
 }
 
 Result<Outcome> Client::answer() {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(hear_answers());
-  return std::exchange(outcome_, Outcome::kApplied);
+  return progress_.pushes.take_outcome();
 }
 
 Status Client::pull() {
@@ -334,7 +311,7 @@ Status Client::pull() {
   const std::uint64_t begin_ns = monotonic_ns();
   CIRANDA_TRY(ask_all(Pull{}));
   CIRANDA_TRY(hear_ready());
-  ++stats_.pulls;
+  progress_.pushes.pulled();
   if (timeline_) timeline_->record("PULL", "parameters", begin_ns, monotonic_ns());
   return {};
 }
@@ -368,7 +345,7 @@ std::optional<int> Client::lost_server() const {
 
 ClientStats Client::own_stats() const {
   const MutexLock lock(mutex_);
-  return stats_;
+  return progress_.pushes.stats();
 }
 
 Result<std::vector<Stats>> Client::stats() {

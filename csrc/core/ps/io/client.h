@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "core/ps/decide/layout.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/io/connect.h"
+#include "core/ps/io/progress.h"
 #include "core/ps/io/server_links.h"
 #include "core/trace/timeline.h"
 #include "core/transport/local/memory_segment.h"
@@ -36,15 +36,6 @@ struct ClientOptions {
   std::string timeline_path;  // empty: none
   // This client is the coordinator, not a worker; address.worker is then the number of workers.
   bool coordinates = false;
-};
-
-// Counters of one worker since it connected.
-struct ClientStats {
-  std::array<std::uint64_t, kOutcomeCount> outcomes{};  // pushes by outcome
-  std::uint64_t pulls = 0;
-  std::uint64_t pushed_bytes = 0;  // size of the gradients
-  std::uint64_t waiting_ns = 0;    // for answers to pushes
-  std::uint64_t held_ns = 0;       // the part of it in which servers waited for other workers
 };
 
 // A worker, or the coordinator, as a client of the servers: its connections to all of them, and the
@@ -170,7 +161,6 @@ class Client {
       REQUIRES(mutex_);
   Status hear_answers() REQUIRES(mutex_);
   Status mark() REQUIRES(mutex_);
-  Status schedule_again(TaskId known) REQUIRES(mutex_);
   Status lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) REQUIRES(mutex_);
   Status send_rows(PushRows message, std::span<const std::uint64_t> rows, const float* values)
       REQUIRES(mutex_);
@@ -199,29 +189,14 @@ class Client {
   mutable Mutex mutex_;
   std::optional<Error> failure_ GUARDED_BY(mutex_);
   std::optional<int> lost_server_ GUARDED_BY(mutex_);
-  std::uint64_t seq_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t rows_seq_ GUARDED_BY(mutex_) = 0;           // of the latest push of rows
-  std::vector<std::uint64_t> versions_ GUARDED_BY(mutex_);  // by server
+  Progress progress_ GUARDED_BY(mutex_);
   struct Asked {
     std::optional<Message> question;  // not answered yet
     bool keeps_state = false;
-    bool gave_parameters = false;
-    std::uint64_t answered = 0;  // seq of the latest push that the server has answered
   };
-  std::vector<Asked> asked_ GUARDED_BY(mutex_);     // by server
-  std::uint64_t announced_ GUARDED_BY(mutex_) = 0;  // latest checkpoint that server 0 announced
-  std::uint64_t marked_ GUARDED_BY(mutex_) = 0;     // latest checkpoint that Mark was sent for
-  bool unanswered_ GUARDED_BY(mutex_) = false;
+  std::vector<Asked> asked_ GUARDED_BY(mutex_);  // by server
   bool leaving_ GUARDED_BY(mutex_) = false;
-  std::uint64_t pushed_ns_ GUARDED_BY(mutex_) = 0;  // when the latest push was sent
-  ClientStats stats_ GUARDED_BY(mutex_);
-  Outcome outcome_ GUARDED_BY(mutex_) = Outcome::kApplied;  // of the latest push
-
-  TaskPart part_ GUARDED_BY(mutex_);                    // of the latest push
-  TaskPart rows_part_ GUARDED_BY(mutex_);               // of the latest push of rows
-  std::vector<Schedule> scheduled_ GUARDED_BY(mutex_);  // by this coordinator
-  std::uint64_t works_ GUARDED_BY(mutex_) = 0;          // number of the latest VectorWork
+  std::uint64_t works_ GUARDED_BY(mutex_) = 0;  // number of the latest VectorWork
 
   std::unique_ptr<Timeline> timeline_;  // null: none
   Fd wake_;                             // an eventfd that wakes the thread

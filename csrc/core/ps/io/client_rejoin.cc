@@ -87,26 +87,26 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
                                 std::min(deadline_ns, monotonic_ns() + kTryNs));
   if (!link) return link.error();
   links_.replace(server, std::move(link).value());
-  const Asked& asked = asked_[at(server)];
   if (!enters(server)) {
     CIRANDA_TRY(links_.send(server, entry(server)));
     const auto welcome = links_.next(server, "let it in");
     if (!welcome) return welcome.error();
     const auto* known = std::get_if<Welcome>(&welcome.value());
-    if (server == 0 && known != nullptr) CIRANDA_TRY(schedule_again(known->scheduled));
+    if (server == 0 && known != nullptr) {
+      for (const Schedule& each : progress_.tasks.scheduled_after(known->scheduled)) {
+        CIRANDA_TRY(links_.send(server, each));
+      }
+    }
   }
-  if (asked.gave_parameters) {
-    CIRANDA_ASSERT(!unanswered_ || seq_ > 0);  // I21: by push()
-    CIRANDA_TRY(links_.send(server, Declare{.model_bytes = memory_.model_blob_bytes,
-                                            .decided = unanswered_ ? seq_ - 1 : seq_,
-                                            .returns = true,
-                                            .answered = asked.answered}));
+  if (const auto declare = progress_.pushes.declare_again(server, memory_.model_blob_bytes)) {
+    CIRANDA_TRY(links_.send(server, *declare));
     const auto ready = links_.next(server, "give it the parameters");
     if (!ready) return ready.error();
     if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
-    if (marked_ > 0) CIRANDA_TRY(links_.send(server, Mark{.checkpoint = marked_}));
+    if (const auto mark = progress_.pushes.mark()) CIRANDA_TRY(links_.send(server, *mark));
   }
-  return asked.question ? links_.send(server, *asked.question) : Status();
+  const auto& question = asked_[at(server)].question;
+  return question ? links_.send(server, *question) : Status();
 }
 
 }  // namespace ciranda::ps

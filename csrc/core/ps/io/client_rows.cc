@@ -85,10 +85,11 @@ Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
                          const float* gradients, const kernels::UpdateRule& rule, double scale) {
   const MutexLock lock(mutex_);
   CIRANDA_TRY(lay_out_rows(table, rows));
-  if (rows_part_.task != 0) ++rows_part_.part;
-  return send_rows(
-      {.table = static_cast<std::uint32_t>(table), .scale = scale, .rule = rule, .of = rows_part_},
-      rows, gradients);
+  return send_rows({.table = static_cast<std::uint32_t>(table),
+                    .scale = scale,
+                    .rule = rule,
+                    .of = progress_.tasks.next_part_of_rows()},
+                   rows, gradients);
 }
 
 Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows,
@@ -118,7 +119,7 @@ Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
     to += columns;
     values += columns;
   }
-  message.seq = ++rows_seq_;
+  message.seq = progress_.pushes.next_of_rows();
   for (int server = 0; server < servers(); ++server) {
     message.count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t);
     CIRANDA_TRY(ask(server, message));

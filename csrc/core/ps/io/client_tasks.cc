@@ -25,11 +25,11 @@ Result<Given> Client::take_task(bool failed, std::string text) {
   CIRANDA_TRY(check_size("the result of a task", text));
   CIRANDA_TRY(hear_answers());
   CIRANDA_TRY(
-      ask(kServer, TakeTask{.done = part_.task, .failed = failed, .text = std::move(text)}));
+      ask(kServer,
+          TakeTask{.done = progress_.tasks.task(), .failed = failed, .text = std::move(text)}));
   auto given = hear<Given>(kServer);
   if (!given) return given.error();
-  part_ = {.task = given.value().task, .part = 0, .settled = given.value().settled};
-  rows_part_ = part_;
+  progress_.tasks.begin(given.value());
   return given;
 }
 
@@ -37,28 +37,18 @@ Result<TaskId> Client::schedule(std::string call, int copies) {
   const MutexLock lock(mutex_);
   if (failure_) return *failure_;
   CIRANDA_TRY(check_size("a task with its arguments", call));
-  const TaskId task = scheduled_.size() + 1;
-  scheduled_.push_back({.task = task, .copies = copies, .call = std::move(call)});
-  const Status sent = links_.send(kServer, scheduled_.back());
+  const Schedule& scheduled = progress_.tasks.schedule(std::move(call), copies);
+  const Status sent = links_.send(kServer, scheduled);
   if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // sends it again
-  return task;
+  return scheduled.task;
 }
 
 Status Client::close_tasks() {
   const MutexLock lock(mutex_);
   if (failure_) return *failure_;
-  CIRANDA_TRY(ask(kServer, CloseTasks{.tasks = scheduled_.size()}));
+  CIRANDA_TRY(ask(kServer, CloseTasks{.tasks = progress_.tasks.scheduled()}));
   const auto closed = hear<TaskStatus>(kServer);
   return closed ? Status() : Status(closed.error());
-}
-
-// Schedules the tasks after `known` again: a restarted server may know fewer than were scheduled.
-Status Client::schedule_again(TaskId known) {
-  for (TaskId task = known + 1; task <= scheduled_.size(); ++task) {
-    CIRANDA_ASSERT(scheduled_[static_cast<std::size_t>(task - 1)].task == task);  // I30
-    CIRANDA_TRY(links_.send(kServer, scheduled_[static_cast<std::size_t>(task - 1)]));
-  }
-  return {};
 }
 
 Result<TaskStatus> Client::ask_task(const AskTask& question) {
