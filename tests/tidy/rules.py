@@ -172,7 +172,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/engine/background_thread*": "drives where no user's thread does",
-            "csrc/core/ps/io/client.h": "tells servers that the worker lives while it computes",
+            "csrc/core/ps/io/beat_thread*": "tells servers that the worker lives while it computes",
             "csrc/core/transport/dial/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",

@@ -18,6 +18,7 @@
 #define RELEASE(...) CIRANDA_ANNOTATION(release_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) CIRANDA_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define EXCLUDES(...) CIRANDA_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define RETURN_CAPABILITY(x) CIRANDA_ANNOTATION(lock_returned(x))
 
 namespace ciranda {
 

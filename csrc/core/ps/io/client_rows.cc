@@ -20,7 +20,7 @@ bool fits(std::size_t bytes, std::size_t needed) {
 
 // Prepares the memory of each server's message, and writes the server's row numbers into it.
 Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
-  CIRANDA_TRY(hear_answers());
+  CIRANDA_TRY(conversation_.settle());
   if (!declared_ || table >= model_.row_tables.size()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is no table " + std::to_string(table) +
@@ -54,20 +54,20 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
 }
 
 Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(lay_out_rows(table, rows));
   const std::size_t columns = model_.row_tables[table].columns;
   std::vector<const float*> next;
   for (int server = 0; server < servers(); ++server) {
     const std::size_t bytes = memory_.rows[at(server)].numbers_bytes;
     if (bytes == 0) continue;
-    CIRANDA_TRY(ask(server, PullRows{.table = static_cast<std::uint32_t>(table),
-                                     .count = bytes / sizeof(std::uint64_t)}));
+    CIRANDA_TRY(conversation_.ask(server, PullRows{.table = static_cast<std::uint32_t>(table),
+                                                   .count = bytes / sizeof(std::uint64_t)}));
   }
   for (int server = 0; server < servers(); ++server) {
     next.push_back(nullptr);
     if (memory_.rows[at(server)].numbers_bytes == 0) continue;
-    const auto read = hear<RowsRead>(server);
+    const auto read = conversation_.hear<RowsRead>(server);
     if (!read) return read.error();
     next.back() = reinterpret_cast<const float*>(row_data(server));
   }
@@ -83,18 +83,18 @@ Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows,
 
 Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
                          const float* gradients, const kernels::UpdateRule& rule, double scale) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(lay_out_rows(table, rows));
   return send_rows({.table = static_cast<std::uint32_t>(table),
                     .scale = scale,
                     .rule = rule,
-                    .of = progress_.tasks.next_part_of_rows()},
+                    .of = conversation_.progress().tasks.next_part_of_rows()},
                    rows, gradients);
 }
 
 Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows,
                           const float* values) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(lay_out_rows(table, rows));
   return send_rows({.table = static_cast<std::uint32_t>(table),
                     .begins = true,
@@ -119,13 +119,13 @@ Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
     to += columns;
     values += columns;
   }
-  message.seq = progress_.pushes.next_of_rows();
+  message.seq = conversation_.progress().pushes.next_of_rows();
   for (int server = 0; server < servers(); ++server) {
     message.count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t);
-    CIRANDA_TRY(ask(server, message));
+    CIRANDA_TRY(conversation_.ask(server, message));
   }
   for (int server = 0; server < servers(); ++server) {
-    const auto pushed = hear<RowsPushed>(server);
+    const auto pushed = conversation_.hear<RowsPushed>(server);
     if (!pushed) return pushed.error();
   }
   return {};

@@ -21,50 +21,50 @@ Status check_size(const char* what, const std::string& text) {
 }  // namespace
 
 Result<Given> Client::take_task(bool failed, std::string text) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(check_size("the result of a task", text));
-  CIRANDA_TRY(hear_answers());
-  CIRANDA_TRY(
-      ask(kServer,
-          TakeTask{.done = progress_.tasks.task(), .failed = failed, .text = std::move(text)}));
-  auto given = hear<Given>(kServer);
+  CIRANDA_TRY(conversation_.settle());
+  CIRANDA_TRY(conversation_.ask(kServer, TakeTask{.done = conversation_.progress().tasks.task(),
+                                                  .failed = failed,
+                                                  .text = std::move(text)}));
+  auto given = conversation_.hear<Given>(kServer);
   if (!given) return given.error();
-  progress_.tasks.begin(given.value());
+  conversation_.progress().tasks.begin(given.value());
   return given;
 }
 
 Result<TaskId> Client::schedule(std::string call, int copies) {
-  const MutexLock lock(mutex_);
-  if (failure_) return *failure_;
+  const MutexLock lock(conversation_.mutex());
+  CIRANDA_TRY(conversation_.check());
   CIRANDA_TRY(check_size("a task with its arguments", call));
-  const Schedule& scheduled = progress_.tasks.schedule(std::move(call), copies);
-  const Status sent = links_.send(kServer, scheduled);
-  if (!sent) CIRANDA_TRY(rejoin(sent.error()));  // sends it again
+  const Schedule& scheduled = conversation_.progress().tasks.schedule(std::move(call), copies);
+  CIRANDA_TRY(conversation_.tell(kServer, scheduled));
   return scheduled.task;
 }
 
 Status Client::close_tasks() {
-  const MutexLock lock(mutex_);
-  if (failure_) return *failure_;
-  CIRANDA_TRY(ask(kServer, CloseTasks{.tasks = progress_.tasks.scheduled()}));
-  const auto closed = hear<TaskStatus>(kServer);
+  const MutexLock lock(conversation_.mutex());
+  CIRANDA_TRY(conversation_.check());
+  CIRANDA_TRY(
+      conversation_.ask(kServer, CloseTasks{.tasks = conversation_.progress().tasks.scheduled()}));
+  const auto closed = conversation_.hear<TaskStatus>(kServer);
   return closed ? Status() : Status(closed.error());
 }
 
 Result<TaskStatus> Client::ask_task(const AskTask& question) {
-  const MutexLock lock(mutex_);
-  if (failure_) return *failure_;
-  CIRANDA_TRY(ask(kServer, question));
-  return hear<TaskStatus>(kServer);
+  const MutexLock lock(conversation_.mutex());
+  CIRANDA_TRY(conversation_.check());
+  CIRANDA_TRY(conversation_.ask(kServer, question));
+  return conversation_.hear<TaskStatus>(kServer);
 }
 
 Result<std::vector<double>> Client::work(VectorWork work) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(conversation_.mutex());
   work.number = ++works_;
-  CIRANDA_TRY(ask_all(work));
+  CIRANDA_TRY(conversation_.ask_all(work));
   std::vector<double> dots(work.dots.size());
   for (int server = 0; server < servers(); ++server) {
-    const auto values = hear<VectorValues>(server);
+    const auto values = conversation_.hear<VectorValues>(server);
     if (!values) return values.error();
     if (values.value().dots.size() != dots.size()) {
       return Error{.code = ErrorCode::kMalformed,

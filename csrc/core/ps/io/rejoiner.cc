@@ -1,5 +1,5 @@
-// Reconnects to a server that was lost, or to one that replaces it, and sends the unanswered
-// question again. The server knows which pushes it has decided.
+#include "core/ps/io/rejoiner.h"
+
 #include <poll.h>
 
 #include <algorithm>
@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "core/base/assert.h"
 #include "core/base/clock.h"
-#include "core/ps/io/client.h"
+#include "core/ps/io/connect.h"
+#include "core/transport/dial/job_key.h"
 
 namespace ciranda::ps {
 namespace {
@@ -28,66 +30,79 @@ std::string seconds(std::uint64_t ms) {
 
 }  // namespace
 
-std::string Client::self() const {
-  return coordinates() ? "the coordinator" : "worker " + std::to_string(worker());
+bool Asked::enters() const {
+  return question && std::holds_alternative<Enter>(*question);
 }
 
-const char* Client::asked_to(int server) const {
-  const auto& question = asked_[at(server)].question;
+const char* Asked::to_do_what() const {
   if (!question || std::holds_alternative<TakeTask>(*question) ||
       std::holds_alternative<AskTask>(*question)) {
     return nullptr;
   }
-  if (enters(server)) return "let it in";
+  if (enters()) return "let it in";
   if (std::holds_alternative<Declare>(*question)) return "have the first parameters";
   return "answer";
 }
 
-bool Client::enters(int server) const {
-  const auto& question = asked_[at(server)].question;
-  return question && std::holds_alternative<Enter>(*question);
+Rejoiner::Rejoiner(const ClientOptions& options, const WorkerMemory& memory,
+                   const Progress& progress, ServerLinks& links)
+    : options_(options),
+      process_(random_number()),
+      memory_(memory),
+      progress_(progress),
+      links_(links) {}
+
+Enter Rejoiner::entry(int server) const {
+  return {.job_id = options_.job_id,
+          .worker = options_.address.worker,
+          .life = options_.address.life,
+          .process = process_,
+          .workers = options_.workers,
+          .servers = options_.servers(),
+          .server = server,
+          .origin = options_.origin};
 }
 
 // Returns the reconnect timeout; 0: do not reconnect. A client without a Welcome may reconnect to
 // any server, because it has nothing yet that a new server would lack.
-std::uint64_t Client::patience_ms(int server) const {
-  if (enters(server)) return options_.address.timeout_ms;
-  return asked_[at(server)].keeps_state ? options_.patience_ms : 0;
+std::uint64_t Rejoiner::patience_ms(const Asked& asked) const {
+  if (asked.enters()) return options_.address.timeout_ms;
+  return asked.keeps_state ? options_.patience_ms : 0;
 }
 
-bool Client::may_come_back(const Error& error) const {
-  return error.code == ErrorCode::kRankLost && error.rank >= 0 && patience_ms(error.rank) > 0 &&
+bool Rejoiner::may_come_back(const Error& error, const Asked& asked) const {
+  return error.code == ErrorCode::kRankLost && error.rank >= 0 && patience_ms(asked) > 0 &&
          !links_.refuses(error.rank);
 }
 
-Status Client::rejoin(const Error& lost) {
-  if (!may_come_back(lost)) return failed(lost);
+Status Rejoiner::rejoin(const Error& lost, const Asked& asked) {
+  if (!may_come_back(lost, asked)) return lost;
   const int server = lost.rank;
-  const std::uint64_t deadline_ns = monotonic_ns() + patience_ms(server) * kMsInNs;
-  const std::string patience = seconds(patience_ms(server));
+  const std::uint64_t deadline_ns = monotonic_ns() + patience_ms(asked) * kMsInNs;
+  const std::string patience = seconds(patience_ms(asked));
   std::fprintf(stderr, "ciranda: %s waits up to %s for a lost server to come back: %s\n",
-               self().c_str(), patience.c_str(), lost.text.c_str());
+               options_.who().c_str(), patience.c_str(), lost.text.c_str());
   for (;;) {
-    const Status back = call_again(server, deadline_ns);
+    const Status back = call_again(server, asked, deadline_ns);
     if (back) return {};
     const Error& why = back.error();
-    if (!may_come_back(why) && why.code != ErrorCode::kTimeout) return failed(why);
+    if (!may_come_back(why, asked) && why.code != ErrorCode::kTimeout) return why;
     if (monotonic_ns() >= deadline_ns) {
-      return failed({.code = ErrorCode::kRankLost,
-                     .text = lost.text + ", and did not come back within " + patience,
-                     .rank = server});
+      return Error{.code = ErrorCode::kRankLost,
+                   .text = lost.text + ", and did not come back within " + patience,
+                   .rank = server};
     }
     links_.beat_if_due();
     ::poll(nullptr, 0, kRetryMs);
   }
 }
 
-Status Client::call_again(int server, std::uint64_t deadline_ns) {
+Status Rejoiner::call_again(int server, const Asked& asked, std::uint64_t deadline_ns) {
   auto link = connect_to_server(options_.address, server, memory_,
                                 std::min(deadline_ns, monotonic_ns() + kTryNs));
   if (!link) return link.error();
   links_.replace(server, std::move(link).value());
-  if (!enters(server)) {
+  if (!asked.enters()) {
     CIRANDA_TRY(links_.send(server, entry(server)));
     const auto welcome = links_.next(server, "let it in");
     if (!welcome) return welcome.error();
@@ -105,8 +120,7 @@ Status Client::call_again(int server, std::uint64_t deadline_ns) {
     if (memory_.gradients.fd.valid()) CIRANDA_TRY(links_.send(server, MoveGradients{}));
     if (const auto mark = progress_.pushes.mark()) CIRANDA_TRY(links_.send(server, *mark));
   }
-  const auto& question = asked_[at(server)].question;
-  return question ? links_.send(server, *question) : Status();
+  return asked.question ? links_.send(server, *asked.question) : Status();
 }
 
 }  // namespace ciranda::ps

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/fd.h"
+#include "core/base/result.h"
+
+namespace ciranda::ps {
+
+// What a thread waits for: news of any of these sockets, or the deadline (monotonic_ns).
+struct Attention {
+  std::vector<pollfd> sockets = {};
+  std::uint64_t deadline_ns = kNever;
+};
+
+// The thread that sends beats, so that a worker keeps its lease while the program computes. It also
+// sends what a call has left in the queues.
+//
+// start() and stop() are for the owner; any thread may call wake().
+class BeatThread {
+ public:
+  // Sends what is due, and returns what to wait for.
+  using Look = std::function<Attention()>;
+
+  BeatThread() = default;
+  ~BeatThread() { stop(); }
+  BeatThread(const BeatThread&) = delete;
+  BeatThread& operator=(const BeatThread&) = delete;
+
+  // Starts the thread, which calls `look` at once, and then after each wait. Call it once.
+  Status start(Look look);
+  // Ends the thread's wait.
+  void wake();
+  // Blocks until the thread has ended. Idempotent.
+  void stop();
+  // Closes the descriptor in a forked child, which has no such thread. Async-signal-safe.
+  void close_in_forked_child() noexcept { wake_.reset(); }
+
+ private:
+  void run(const Look& look);
+
+  Fd wake_;  // an eventfd
+  std::atomic<bool> stops_{false};
+  std::thread thread_;
+};
+
+}  // namespace ciranda::ps
