@@ -141,7 +141,7 @@ void bind_servers(py::module_& module) {
           }
         }
         for (const auto& [one, other] : dots) work.dots.push_back({.one = one, .other = other});
-        return unwrap(servers("ps.lbfgs")->work(std::move(work)));
+        return unwrap(servers("ps.lbfgs")->tasks().work(std::move(work)));
       },
       py::arg("sums"), py::arg("dots"), Released(),
       "Has the servers compute sums of vectors, (into, (vector, factor), ...), in this order, and "
@@ -197,17 +197,17 @@ void bind_servers(py::module_& module) {
   module.def(
       "schedule_task",
       [](const std::string& call, int copies) {
-        return unwrap(servers("ps.schedule")->schedule(call, copies));
+        return unwrap(servers("ps.schedule")->tasks().schedule(call, copies));
       },
       py::arg("call"), py::arg("copies"), Released(),
       "Schedules a task and returns its number, from 1.");
   module.def(
-      "close_tasks", [] { check(servers("ps.run")->close_tasks()); }, Released(),
+      "close_tasks", [] { check(servers("ps.run")->tasks().close()); }, Released(),
       "Ends the schedule: no more tasks follow.");
   module.def(
       "ask_task",
       [](std::uint64_t task, bool waits, std::optional<std::uint64_t> failures) {
-        const ps::TaskStatus status = unwrap(servers("ps.run")->ask_task(
+        const ps::TaskStatus status = unwrap(servers("ps.run")->tasks().ask(
             {.task = task, .waits = waits, .failures = failures.value_or(UINT64_MAX)}));
         return std::tuple(status.task, status.done, status.failed, status.settled, status.text);
       },
@@ -217,7 +217,7 @@ void bind_servers(py::module_& module) {
   module.def(
       "take_task",
       [](bool failed, const std::string& text) {
-        const ps::Given given = unwrap(servers("ps.run")->take_task(failed, text));
+        const ps::Given given = unwrap(servers("ps.run")->tasks().take(failed, text));
         return std::pair(given.task, given.call);
       },
       py::arg("failed"), py::arg("text"), Released(),

@@ -25,7 +25,8 @@ std::unique_ptr<Timeline> make_timeline(const ClientOptions& options) {
 Client::Client(ClientOptions options)
     : options_(std::move(options)),
       timeline_(make_timeline(options_)),
-      conversation_(options_, memory_, timeline_.get()) {}
+      conversation_(options_, memory_, timeline_.get()),
+      tasks_(conversation_) {}
 
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   std::unique_ptr<Client> client(new Client(std::move(options)));

@@ -18,6 +18,7 @@
 #include "core/ps/io/conversation.h"
 #include "core/ps/io/progress.h"
 #include "core/ps/io/server_link.h"
+#include "core/ps/io/task_client.h"
 #include "core/trace/timeline.h"
 #include "core/transport/local/memory_segment.h"
 
@@ -97,18 +98,8 @@ class Client {
   // keep them.
   Status begin_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* values)
       EXCLUDES(conversation_.mutex());
-  // For workers: reports the outcome of the previous task, and blocks until there is another one.
-  // Task 0 means that nothing is left to do. Later pushes are parts of the new task.
-  Result<Given> take_task(bool failed, std::string text) EXCLUDES(conversation_.mutex());
-  // For the coordinator; see Ledger. schedule() does not wait: a later call returns a refusal.
-  Result<TaskId> schedule(std::string call, int copies) EXCLUDES(conversation_.mutex());
-  Status close_tasks() EXCLUDES(conversation_.mutex());
-  // See AskTask.
-  Result<TaskStatus> ask_task(const AskTask& question) EXCLUDES(conversation_.mutex());
-  // For the coordinator: has all servers do the work, and returns the dot products, summed over the
-  // servers. Chooses work.number.
-  Result<std::vector<double>> work(VectorWork work) EXCLUDES(conversation_.mutex());
   bool coordinates() const { return options_.coordinates; }
+  TaskClient& tasks() { return tasks_; }
   Result<std::vector<Stats>> stats() EXCLUDES(conversation_.mutex());
   ClientStats own_stats() const EXCLUDES(conversation_.mutex());
   // The server whose loss failed this client; none so far.
@@ -142,9 +133,9 @@ class Client {
   WorkerMemory memory_;
   Conversation conversation_;
   BeatThread beats_;
+  TaskClient tasks_;
   Model model_;
   bool declared_ = false;
-  std::uint64_t works_ GUARDED_BY(conversation_.mutex()) = 0;  // number of the latest VectorWork
 };
 
 }  // namespace ciranda::ps

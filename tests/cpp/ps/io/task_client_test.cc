@@ -35,7 +35,7 @@ class Tasks : public testing::ServiceAnywhere {
     ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
     std::string done;
     for (;;) {
-      const auto given = client->take_task(/*failed=*/false, done);
+      const auto given = client->tasks().take(/*failed=*/false, done);
       ASSERT_TRUE(given.ok()) << given.error().text;
       if (given.value().task == 0) return;
       for (int i = 1; i <= kPushes; ++i) {
@@ -47,14 +47,14 @@ class Tasks : public testing::ServiceAnywhere {
   }
   void schedule(TaskId first, TaskId last) {
     for (TaskId task = first; task <= last; ++task) {
-      const auto scheduled = coordinator_->schedule("call " + std::to_string(task), 1);
+      const auto scheduled = coordinator_->tasks().schedule("call " + std::to_string(task), 1);
       ASSERT_TRUE(scheduled.ok()) << scheduled.error().text;
       ASSERT_EQ(scheduled.value(), task);
     }
   }
   void await(TaskId tasks) {
     for (TaskId task = 1; task <= tasks; ++task) {
-      const auto told = coordinator_->ask_task({.task = task, .waits = true});
+      const auto told = coordinator_->tasks().ask({.task = task, .waits = true});
       ASSERT_TRUE(told.ok()) << told.error().text;
       EXPECT_EQ(told.value().text, "did call " + std::to_string(task));
     }
@@ -85,7 +85,7 @@ TEST_P(Tasks, AreDoneOnceThoughAWorkerIsLost) {
   });
   await(kTasks);
   expect_pushes(3, kTasks);
-  ASSERT_TRUE(coordinator_->close_tasks().ok());
+  ASSERT_TRUE(coordinator_->tasks().close().ok());
   for (std::thread& worker : workers) worker.join();
 }
 
@@ -96,12 +96,12 @@ TEST_P(Tasks, AreFoundByACoordinatorThatIsStartedAgain) {
   await(2);
   const auto before = std::move(coordinator_);
   coordinator_ = connect(2, 2);
-  EXPECT_EQ(before->ask_task({.task = 1}).error().text,
+  EXPECT_EQ(before->tasks().ask({.task = 1}).error().text,
             "server 0: the coordinator has been restarted");
   schedule(1, 5);
   await(5);
   expect_pushes(1, 5);
-  ASSERT_TRUE(coordinator_->close_tasks().ok());
+  ASSERT_TRUE(coordinator_->tasks().close().ok());
   worker.join();
 }
 
@@ -122,7 +122,7 @@ TEST_P(Tasks, AreFoundAfterServersWereKilled) {
     await(20);
     restart_server(1, End::kKilled);
     restart_server(0, End::kKilled);
-    ASSERT_TRUE(coordinator_->close_tasks().ok());
+    ASSERT_TRUE(coordinator_->tasks().close().ok());
     for (std::thread& worker : workers) worker.join();
     if (durability == Durability::kLog) expect_pushes(2, 20);
     coordinator_.reset();
@@ -139,14 +139,14 @@ TEST_P(Tasks, VectorsAreThoseOfAllServersAndComeBackWithThem) {
   ASSERT_TRUE(declare(*client, model_, 1.0f).ok());
   ASSERT_TRUE(push(*client, model_, 2.0f, 1).ok());
   expect_parameters(*client, model_, 1.0f);
-  const auto twos = coordinator_->work({.dots = {{0, 1}}});
+  const auto twos = coordinator_->tasks().work({.dots = {{0, 1}}});
   ASSERT_TRUE(twos.ok()) << twos.error().text;
   EXPECT_GE(twos.value()[0], 2.0 * 40'021);
   restart_server(1, End::kKilled);
   ASSERT_TRUE(push(*client, model_, 1.0f, 1).ok());
   restart_server(0, End::kKilled);
-  const auto moved =
-      coordinator_->work({.sums = {{.into = 0, .terms = {{0, 1.0}, {1, 2.0}}}}, .dots = {{0, 1}}});
+  const auto moved = coordinator_->tasks().work(
+      {.sums = {{.into = 0, .terms = {{0, 1.0}, {1, 2.0}}}}, .dots = {{0, 1}}});
   ASSERT_TRUE(moved.ok()) << moved.error().text;
   EXPECT_EQ(moved.value()[0], 7.0 * 3.0 / 2.0 * twos.value()[0]);
   ASSERT_TRUE(client->pull().ok());
@@ -157,12 +157,12 @@ TEST_P(Tasks, VectorsAreThoseOfAllServersAndComeBackWithThem) {
 TEST_P(Tasks, TextsThatAreTooLongAreRefused) {
   start(1);
   const std::string large(kTaskTextBytesMax + 1, 'x');
-  EXPECT_EQ(coordinator_->schedule(large, 1).error().code, ErrorCode::kLimit);
-  ASSERT_TRUE(coordinator_->schedule("call 1", 1).ok());
+  EXPECT_EQ(coordinator_->tasks().schedule(large, 1).error().code, ErrorCode::kLimit);
+  ASSERT_TRUE(coordinator_->tasks().schedule("call 1", 1).ok());
   const auto client = connect(0);
-  ASSERT_TRUE(client->take_task(false, "").ok());
-  EXPECT_EQ(client->take_task(false, large).error().code, ErrorCode::kLimit);
-  EXPECT_EQ(coordinator_->ask_task({.task = 1}).value().done, false);
+  ASSERT_TRUE(client->tasks().take(false, "").ok());
+  EXPECT_EQ(client->tasks().take(false, large).error().code, ErrorCode::kLimit);
+  EXPECT_EQ(coordinator_->tasks().ask({.task = 1}).value().done, false);
 }
 
 }  // namespace

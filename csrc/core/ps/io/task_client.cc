@@ -1,9 +1,7 @@
-// The calls of Client for tasks, which go to server 0, and for vectors.
-#include <string>
-#include <utility>
+#include "core/ps/io/task_client.h"
 
-#include "core/base/assert.h"
-#include "core/ps/io/client.h"
+#include <cstddef>
+#include <utility>
 
 namespace ciranda::ps {
 namespace {
@@ -20,20 +18,20 @@ Status check_size(const char* what, const std::string& text) {
 
 }  // namespace
 
-Result<Given> Client::take_task(bool failed, std::string text) {
+Result<Given> TaskClient::take(bool failed, std::string text) {
   const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(check_size("the result of a task", text));
   CIRANDA_TRY(conversation_.settle());
-  CIRANDA_TRY(conversation_.ask(kServer, TakeTask{.done = conversation_.progress().tasks.task(),
-                                                  .failed = failed,
-                                                  .text = std::move(text)}));
+  TaskProgress& tasks = conversation_.progress().tasks;
+  CIRANDA_TRY(conversation_.ask(
+      kServer, TakeTask{.done = tasks.task(), .failed = failed, .text = std::move(text)}));
   auto given = conversation_.hear<Given>(kServer);
   if (!given) return given.error();
-  conversation_.progress().tasks.begin(given.value());
+  tasks.begin(given.value());
   return given;
 }
 
-Result<TaskId> Client::schedule(std::string call, int copies) {
+Result<TaskId> TaskClient::schedule(std::string call, int copies) {
   const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(conversation_.check());
   CIRANDA_TRY(check_size("a task with its arguments", call));
@@ -42,28 +40,28 @@ Result<TaskId> Client::schedule(std::string call, int copies) {
   return scheduled.task;
 }
 
-Status Client::close_tasks() {
+Status TaskClient::close() {
   const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(conversation_.check());
-  CIRANDA_TRY(
-      conversation_.ask(kServer, CloseTasks{.tasks = conversation_.progress().tasks.scheduled()}));
+  const TaskId tasks = conversation_.progress().tasks.scheduled();
+  CIRANDA_TRY(conversation_.ask(kServer, CloseTasks{.tasks = tasks}));
   const auto closed = conversation_.hear<TaskStatus>(kServer);
   return closed ? Status() : Status(closed.error());
 }
 
-Result<TaskStatus> Client::ask_task(const AskTask& question) {
+Result<TaskStatus> TaskClient::ask(const AskTask& question) {
   const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(conversation_.check());
   CIRANDA_TRY(conversation_.ask(kServer, question));
   return conversation_.hear<TaskStatus>(kServer);
 }
 
-Result<std::vector<double>> Client::work(VectorWork work) {
+Result<std::vector<double>> TaskClient::work(VectorWork work) {
   const MutexLock lock(conversation_.mutex());
   work.number = ++works_;
   CIRANDA_TRY(conversation_.ask_all(work));
   std::vector<double> dots(work.dots.size());
-  for (int server = 0; server < servers(); ++server) {
+  for (int server = 0; server < conversation_.servers(); ++server) {
     const auto values = conversation_.hear<VectorValues>(server);
     if (!values) return values.error();
     if (values.value().dots.size() != dots.size()) {
