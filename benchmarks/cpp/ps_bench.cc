@@ -146,10 +146,11 @@ void PushAndAnswer(benchmark::State& state) {
     const auto zeros = [](const Layout& layout, std::byte* memory) {
       std::fill_n(memory, layout.memory_bytes(), std::byte{0});
     };
-    if (!client->declare(model, zeros)) std::abort();
+    ParameterClient& parameters = client->parameters();
+    if (!parameters.declare(model, zeros)) std::abort();
     Turns(state).run([&] {
-      if (!client->push(client->versions(), 1.0, {kRule}, {true})) std::abort();
-      if (value_of(client->answer()) != Outcome::kApplied) std::abort();
+      if (!parameters.push(parameters.versions(), 1.0, {kRule}, {true})) std::abort();
+      if (value_of(parameters.answer()) != Outcome::kApplied) std::abort();
     });
   }
   std::filesystem::remove_all(folder);

@@ -150,7 +150,7 @@ JobStats stats() {
   const auto client = servers("ps.stats");
   JobStats all;
   for (const Stats& each : unwrap(client->stats())) all.servers.push_back(public_stats(each));
-  const ClientStats own = client->own_stats();
+  const ClientStats own = client->parameters().stats();
   all.worker = {.pushes = by_outcome(own.outcomes),
                 .pulls = own.pulls,
                 .pushed_bytes = own.pushed_bytes,

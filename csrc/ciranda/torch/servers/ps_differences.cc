@@ -58,10 +58,10 @@ void PsDifferences::push(std::span<const double> rates) {
 }
 
 void PsDifferences::send(std::span<const std::uint64_t> versions) {
-  check(client_->push(versions, 1.0,
-                      std::vector<kernels::UpdateRule>(parameters_.tables(), kSubtract),
-                      std::vector<bool>(before_.size(), true)));
-  unwrap(client_->answer());
+  check(client_->parameters().push(
+      versions, 1.0, std::vector<kernels::UpdateRule>(parameters_.tables(), kSubtract),
+      std::vector<bool>(before_.size(), true)));
+  unwrap(client_->parameters().answer());
 }
 
 void PsDifferences::come_nearer(std::span<const double> rates) {
@@ -79,7 +79,7 @@ void PsDifferences::come_nearer(std::span<const double> rates) {
                           "worker's and the servers' parameter approach each other")});
   }
   steps_ = 0;
-  check(client_->pull());
+  check(client_->parameters().pull());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const at::Tensor own = slots[i].parameter.detach();
     at::Tensor pushed = before_[i];
@@ -88,7 +88,7 @@ void PsDifferences::come_nearer(std::span<const double> rates) {
     own.add_(own.is_cpu() ? pushed : pushed.to(own.device()));
   }
   parameters_.keep();
-  send(client_->versions());
+  send(client_->parameters().versions());
 }
 
 void PsDifferences::pull() {

@@ -42,10 +42,10 @@ void PsGradients::push(ps::VectorId into) {
     assign(pushed_[i], gradient.layout() == c10::Layout::Strided ? gradient : gradient.to_dense());
     used[slots[i].position] = true;
   }
-  check(client_->push(parameters_.versions(), 1.0,
-                      std::vector<kernels::UpdateRule>(parameters_.tables(), kNone),
-                      std::move(used), into));
-  unwrap(client_->answer());
+  check(client_->parameters().push(parameters_.versions(), 1.0,
+                                   std::vector<kernels::UpdateRule>(parameters_.tables(), kNone),
+                                   std::move(used), into));
+  unwrap(client_->parameters().answer());
   parameters_.show();
 }
 

@@ -131,7 +131,7 @@ void PsStep::step(double gradient_scale, double max_norm, const std::string& obj
 
 void PsStep::await_answer() {
   CIRANDA_ASSERT(unanswered_);
-  unwrap(client_->answer());
+  unwrap(client_->parameters().answer());
   unanswered_ = false;
   parameters_.show();
   for (Gradient& gradient : gradients_) {
@@ -210,7 +210,7 @@ void PsStep::pull() {
   parameters_.refuse_changes();
   if (strays()) push_accrued();
   if (unanswered_) await_answer();
-  check(client_->pull());
+  check(client_->parameters().pull());
   parameters_.show();
   unfetched_ = 0;
 }
@@ -223,8 +223,8 @@ void PsStep::end_task() {
 Status PsStep::push(std::span<const std::uint64_t> made_from, double scale,
                     std::vector<bool> used) {
   if (pushed_rules_.empty()) collect_rules();
-  return client_->push(made_from, scale, pushed_rules_, std::move(used), ps::kParametersVector,
-                       pushed_rule_slots_);
+  return client_->parameters().push(made_from, scale, pushed_rules_, std::move(used),
+                                    ps::kParametersVector, pushed_rule_slots_);
 }
 
 // Neighbouring runs with equal rules send one rule.
@@ -291,7 +291,7 @@ void PsStep::stray(double scale, double max_norm) {
   const at::NoGradGuard no_grad;
   const auto& slots = parameters_.slots();
   // The servers read `served` until they have answered.
-  if (std::exchange(unanswered_, false)) unwrap(client_->answer());
+  if (std::exchange(unanswered_, false)) unwrap(client_->parameters().answer());
   if (unpushed_ == 0) {
     for (Gradient& gradient : gradients_) gradient.served.zero_();
     accrued_.assign(slots.size(), false);
@@ -334,9 +334,9 @@ void PsStep::push_accrued() {
 // answered before, those that a pull brings.
 void PsStep::fetch() {
   if (std::exchange(unanswered_, false)) {
-    unwrap(client_->answer());
+    unwrap(client_->parameters().answer());
   } else {
-    check(client_->pull());
+    check(client_->parameters().pull());
   }
   parameters_.show();
   unfetched_ = 0;
@@ -348,7 +348,7 @@ void PsStep::fetch() {
 const MemorySegment& PsStep::state_array(std::size_t table, std::size_t array) {
   auto& arrays = fetched_[table];
   if (arrays.size() <= array) arrays.resize(array + 1);
-  if (!arrays[array]) arrays[array] = unwrap(client_->fetch_state(table, array));
+  if (!arrays[array]) arrays[array] = unwrap(client_->parameters().fetch_state(table, array));
   return *arrays[array];
 }
 
@@ -356,18 +356,18 @@ OptimizerState PsStep::state(std::size_t position) {
   const MutexLock lock(mutex_);
   if (unanswered_) {
     if (strays()) {
-      unwrap(client_->answer());
+      unwrap(client_->parameters().answer());
       unanswered_ = false;
     } else {
       await_answer();
     }
   }
   const ServedParameters::Slot& slot = parameters_.slots().at(position);
-  if (!fetched_steps_) fetched_steps_ = unwrap(client_->fetch_steps());
+  if (!fetched_steps_) fetched_steps_ = unwrap(client_->parameters().fetch_steps());
   const std::int64_t step =
       reinterpret_cast<const std::int64_t*>(fetched_steps_->data())[slot.position];
   const kernels::UpdateRule& rule = kept_[slot.group];
-  const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
+  const std::int64_t begin = client_->parameters().layout().slots(slot.table)[slot.number].begin;
   OptimizerState state = state_of(rule, step, [&](std::size_t array) {
     const at::Tensor& lies = slot.value;
     std::byte* const data = state_array(slot.table, array).data() +

@@ -71,7 +71,7 @@ bool can_lie_in_memory(const at::Tensor& parameter) {
 }  // namespace
 
 void refuse_second_model(const ps::Client& client) {
-  if (!client.declared()) return;
+  if (!client.parameters().declared()) return;
   throw Exception(
       {.code = ErrorCode::kUnsupported,
        .text = "DistributedOptimizer: parameter servers hold the parameters of one optimizer, and "
@@ -91,10 +91,11 @@ void ServedParameters::declare(NamedParameters parameters, std::span<const std::
   }
   refuse_overlaps();
   const ps::Model model = model_of(rules);
-  check(client_->declare(
+  check(client_->parameters().declare(
       model, [&](const ps::Layout& layout, std::byte* memory) { fill(layout, memory); }));
   for (Slot& slot : slots_) {
-    slot.value = view(slot, client_->segment(), client_->layout().parameters_at(slot.table));
+    slot.value = view(slot, client_->parameters().segment(),
+                      client_->parameters().layout().parameters_at(slot.table));
     slot.moved = !apart_ && can_lie_in_memory(slot.parameter);
     if (slot.moved) slot.parameter.set_data(slot.value);
   }
@@ -182,18 +183,19 @@ void ServedParameters::fill(const ps::Layout& layout, std::byte* memory) {
 
 at::Tensor ServedParameters::view(const Slot& slot, const MemorySegment& memory,
                                   std::uint64_t table_at) const {
-  const std::int64_t begin = client_->layout().slots(slot.table)[slot.number].begin;
+  const std::int64_t begin = client_->parameters().layout().slots(slot.table)[slot.number].begin;
   std::byte* const data =
       memory.data() + byte_offset(table_at, begin, slot.parameter.element_size());
   return tensor_at(data, slot.parameter, memory);
 }
 
 at::Tensor ServedParameters::gradient_memory(const Slot& slot) const {
-  return view(slot, client_->gradients(), client_->layout().gradients_at(slot.table));
+  return view(slot, client_->parameters().gradients(),
+              client_->parameters().layout().gradients_at(slot.table));
 }
 
 void ServedParameters::move_gradients() {
-  check(client_->move_gradients());
+  check(client_->parameters().move_gradients());
 }
 
 void ServedParameters::refuse_changes() const {
@@ -210,7 +212,7 @@ void ServedParameters::refuse_changes() const {
 
 void ServedParameters::pull() {
   refuse_changes();
-  check(client_->pull());
+  check(client_->parameters().pull());
   show();
 }
 
@@ -227,7 +229,7 @@ void ServedParameters::show() {
     }
   }
   keep();  // after all writes: parameters in one memory share its version counter
-  versions_ = client_->versions();
+  versions_ = client_->parameters().versions();
 }
 
 }  // namespace ciranda

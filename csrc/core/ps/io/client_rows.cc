@@ -21,7 +21,7 @@ bool fits(std::size_t bytes, std::size_t needed) {
 // Prepares the memory of each server's message, and writes the server's row numbers into it.
 Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
   CIRANDA_TRY(conversation_.settle());
-  if (!declared_ || table >= model_.row_tables.size()) {
+  if (table >= parameters_.model().row_tables.size()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is no table " + std::to_string(table) +
                          " of rows; make the table before DistributedOptimizer, which declares it"};
@@ -33,7 +33,8 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
   for (std::size_t server = 0; server < count; ++server) {
     WorkerMemory::Rows& own = memory_.rows[server];
     own.numbers_bytes = numbers[server].size() * sizeof(std::uint64_t);
-    own.rows_bytes = numbers[server].size() * model_.row_tables[table].columns * sizeof(float);
+    own.rows_bytes =
+        numbers[server].size() * parameters_.model().row_tables[table].columns * sizeof(float);
     const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
     if (numbers[server].size() > kRowsAtOnceMax) {
       return Error{.code = ErrorCode::kLimit,
@@ -56,7 +57,7 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
 Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into) {
   const MutexLock lock(conversation_.mutex());
   CIRANDA_TRY(lay_out_rows(table, rows));
-  const std::size_t columns = model_.row_tables[table].columns;
+  const std::size_t columns = parameters_.model().row_tables[table].columns;
   std::vector<const float*> next;
   for (int server = 0; server < servers(); ++server) {
     const std::size_t bytes = memory_.rows[at(server)].numbers_bytes;
@@ -98,7 +99,7 @@ Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows
   CIRANDA_TRY(lay_out_rows(table, rows));
   return send_rows({.table = static_cast<std::uint32_t>(table),
                     .begins = true,
-                    .rule = model_.row_tables[table].rule},
+                    .rule = parameters_.model().row_tables[table].rule},
                    rows, values);
 }
 
@@ -106,7 +107,7 @@ Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows
 // everywhere; then waits for the answers.
 Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
                          const float* values) {
-  const std::size_t columns = model_.row_tables[message.table].columns;
+  const std::size_t columns = parameters_.model().row_tables[message.table].columns;
   std::vector<float*> next;
   for (int server = 0; server < servers(); ++server) {
     const bool has_rows = memory_.rows[at(server)].numbers_bytes > 0;

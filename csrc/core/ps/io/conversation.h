@@ -37,7 +37,6 @@ class Conversation {
   Worker worker() const { return options_.address.worker; }
   int servers() const { return options_.servers(); }
   Progress& progress() REQUIRES(mutex_) { return progress_; }
-  const Progress& progress() const REQUIRES(mutex_) { return progress_; }
   // Returns the error that has ended the conversation; none yet.
   Status check() const REQUIRES(mutex_);
   // The server whose loss was that error.

@@ -35,10 +35,11 @@ class CheckpointReaderTest : public testing::Service {
   static std::vector<Bytes> tables_of(Client& client, const Model& model) {
     std::vector<Bytes> tables;
     for (std::size_t table = 0; table < model.tables.size(); ++table) {
-      const auto size = static_cast<std::size_t>(client.layout().elements(table)) * 4;
-      const std::byte* from = client.memory() + client.layout().parameters_at(table);
+      const auto size = static_cast<std::size_t>(client.parameters().layout().elements(table)) * 4;
+      const std::byte* from =
+          client.parameters().segment().data() + client.parameters().layout().parameters_at(table);
       tables.emplace_back(from, from + size);
-      const auto state = client.fetch_state(table, 0);
+      const auto state = client.parameters().fetch_state(table, 0);
       EXPECT_TRUE(state.ok());
       tables.emplace_back(state.value().data(), state.value().data() + size);
     }

@@ -56,9 +56,9 @@ TEST_P(Rejoin, AServerThatComesBackGoesOn) {
       EXPECT_EQ(push(*client, model, 2.0f).value(), Outcome::kApplied);
       expect_parameters(*client, model, -8.0f);
       restart_server(0, end);
-      ASSERT_TRUE(client->pull().ok());
+      ASSERT_TRUE(client->parameters().pull().ok());
       expect_parameters(*client, model, -8.0f);
-      const auto state = client->fetch_state(0, 0);
+      const auto state = client->parameters().fetch_state(0, 0);
       ASSERT_TRUE(state.ok());
       EXPECT_EQ(reinterpret_cast<const float*>(state.value().data())[30'000], 4.0f);
       const auto stats = client->stats();
@@ -160,7 +160,7 @@ TEST_P(Rejoin, WhoDoesNotComeBackIsLost) {
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().text, "server 1 is lost, and did not come back within 0.1 s");
   EXPECT_EQ(client->lost_server(), 1);
-  EXPECT_FALSE(client->pull().ok());
+  EXPECT_FALSE(client->parameters().pull().ok());
 }
 
 }  // namespace

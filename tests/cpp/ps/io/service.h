@@ -212,11 +212,11 @@ inline std::string name_of(const ::testing::TestParamInfo<Way>& way) {
 }
 
 inline float* floats(const Client& client, std::uint64_t at) {
-  return reinterpret_cast<float*>(client.memory() + at);
+  return reinterpret_cast<float*>(client.parameters().segment().data() + at);
 }
 
 inline Status declare(Client& client, const Model& model, float first) {
-  return client.declare(model, [&](const Layout& layout, std::byte* memory) {
+  return client.parameters().declare(model, [&](const Layout& layout, std::byte* memory) {
     for (std::size_t table = 0; table < model.tables.size(); ++table) {
       std::fill_n(reinterpret_cast<float*>(memory + layout.parameters_at(table)),
                   layout.elements(table), first);
@@ -227,21 +227,22 @@ inline Status declare(Client& client, const Model& model, float first) {
 inline Result<Outcome> push(Client& client, const Model& model, float gradient,
                             VectorId into = kParametersVector) {
   for (std::size_t table = 0; table < model.tables.size(); ++table) {
-    std::fill_n(floats(client, client.layout().gradients_at(table)),
-                client.layout().elements(table), gradient);
+    std::fill_n(floats(client, client.parameters().layout().gradients_at(table)),
+                client.parameters().layout().elements(table), gradient);
   }
   std::vector<kernels::UpdateRule> rules;
   for (const Table& table : model.tables) rules.push_back(table.rule);
-  const Status sent = client.push(client.versions(), 1.0, std::move(rules),
-                                  std::vector<bool>(slot_count(model), true), into);
+  const Status sent =
+      client.parameters().push(client.parameters().versions(), 1.0, std::move(rules),
+                               std::vector<bool>(slot_count(model), true), into);
   if (!sent) return sent.error();
-  return client.answer();
+  return client.parameters().answer();
 }
 
 inline void expect_parameters(const Client& client, const Model& model, float expected) {
   for (std::size_t table = 0; table < model.tables.size(); ++table) {
-    const float* values = floats(client, client.layout().parameters_at(table));
-    for (const Layout::Place& slot : client.layout().slots(table)) {
+    const float* values = floats(client, client.parameters().layout().parameters_at(table));
+    for (const Layout::Place& slot : client.parameters().layout().slots(table)) {
       for (auto i = slot.begin; i < slot.end; ++i) {
         ASSERT_EQ(values[i], expected) << "table " << table << ", element " << i;
       }

@@ -149,7 +149,7 @@ TEST_P(Tasks, VectorsAreThoseOfAllServersAndComeBackWithThem) {
       {.sums = {{.into = 0, .terms = {{0, 1.0}, {1, 2.0}}}}, .dots = {{0, 1}}});
   ASSERT_TRUE(moved.ok()) << moved.error().text;
   EXPECT_EQ(moved.value()[0], 7.0 * 3.0 / 2.0 * twos.value()[0]);
-  ASSERT_TRUE(client->pull().ok());
+  ASSERT_TRUE(client->parameters().pull().ok());
   expect_parameters(*client, model_, 7.0f);
   coordinator_.reset();
 }
