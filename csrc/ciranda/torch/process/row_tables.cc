@@ -100,8 +100,8 @@ at::Tensor pull_rows(std::size_t table, const at::Tensor& rows) {
   const at::Tensor numbers = rows.contiguous();
   const Found all = find(table);
   at::Tensor values = make_rows(numbers.numel(), static_cast<std::int64_t>(all.table.columns));
-  check(worker_of(all.table)->pull_rows(all.number, numbers_of(numbers),
-                                        values.mutable_data_ptr<float>()));
+  check(worker_of(all.table)->rows().pull(all.number, numbers_of(numbers),
+                                          values.mutable_data_ptr<float>()));
   return values;
 }
 
@@ -124,8 +124,8 @@ void begin_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& val
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor all = values.contiguous();
   const Found found = find(table);
-  check(worker_of(found.table)
-            ->begin_rows(found.number, numbers_of(numbers), all.const_data_ptr<float>()));
+  const auto worker = worker_of(found.table);
+  check(worker->rows().begin(found.number, numbers_of(numbers), all.const_data_ptr<float>()));
 }
 
 void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& gradients, double lr) {
@@ -134,8 +134,8 @@ void push_rows(std::size_t table, const at::Tensor& rows, const at::Tensor& grad
   rule.lr = lr;
   const at::Tensor numbers = rows.contiguous();
   const at::Tensor values = gradients.contiguous();
-  check(worker_of(all.table)->push_rows(all.number, numbers_of(numbers),
-                                        values.const_data_ptr<float>(), rule, 1.0));
+  check(worker_of(all.table)->rows().push(all.number, numbers_of(numbers),
+                                          values.const_data_ptr<float>(), rule, 1.0));
 }
 
 }  // namespace ciranda

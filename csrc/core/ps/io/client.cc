@@ -22,6 +22,7 @@ Client::Client(ClientOptions options)
       timeline_(make_timeline(options_)),
       conversation_(options_, memory_, timeline_.get()),
       parameters_(conversation_, beats_, memory_, timeline_.get()),
+      rows_(conversation_, parameters_, memory_.rows),
       tasks_(conversation_) {}
 
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {

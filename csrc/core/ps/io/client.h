@@ -2,11 +2,9 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/ps/decide/messages.h"
@@ -14,6 +12,7 @@
 #include "core/ps/io/client_options.h"
 #include "core/ps/io/conversation.h"
 #include "core/ps/io/parameter_client.h"
+#include "core/ps/io/row_client.h"
 #include "core/ps/io/server_link.h"
 #include "core/ps/io/task_client.h"
 #include "core/trace/timeline.h"
@@ -48,19 +47,9 @@ class Client {
 
   ParameterClient& parameters() { return parameters_; }
   const ParameterClient& parameters() const { return parameters_; }
+  RowClient& rows() { return rows_; }
   TaskClient& tasks() { return tasks_; }
 
-  // Copies rows of a table of rows (Model::row_tables) to `into`, one behind the other. `rows`:
-  // ascending, each once; the same for the two calls below.
-  Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into)
-      EXCLUDES(conversation_.mutex());
-  // Updates the rows by the rule. `gradients`: of these rows, one behind the other.
-  Status push_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* gradients,
-                   const kernels::UpdateRule& rule, double scale) EXCLUDES(conversation_.mutex());
-  // Sets the rows' first values, for a table with RowTable::given. Rows that have values already
-  // keep them.
-  Status begin_rows(std::size_t table, std::span<const std::uint64_t> rows, const float* values)
-      EXCLUDES(conversation_.mutex());
   // Returns the mean of the latest values that workers have passed under this name.
   Result<double> average(const std::string& name, double value) EXCLUDES(conversation_.mutex());
   // Returns the servers' counters, by server.
@@ -74,19 +63,6 @@ class Client {
 
  private:
   explicit Client(ClientOptions options);
-  Status lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows)
-      REQUIRES(conversation_.mutex());
-  Status send_rows(PushRows message, std::span<const std::uint64_t> rows, const float* values)
-      REQUIRES(conversation_.mutex());
-  std::byte* row_data(int server) REQUIRES(conversation_.mutex()) {
-    const WorkerMemory::Rows& rows = memory_.rows[at(server)];
-    CIRANDA_ASSERT(rows.numbers_bytes + rows.rows_bytes <= rows.memory.segment.bytes());
-    return rows.memory.segment.data() + rows.numbers_bytes;
-  }
-  std::size_t at(int server) const {
-    CIRANDA_ASSERT(server >= 0 && server < servers());
-    return static_cast<std::size_t>(server);
-  }
 
   const ClientOptions options_;
   const std::unique_ptr<Timeline> timeline_;  // null: none
@@ -94,6 +70,7 @@ class Client {
   Conversation conversation_;
   BeatThread beats_;
   ParameterClient parameters_;
+  RowClient rows_;
   TaskClient tasks_;
 };
 

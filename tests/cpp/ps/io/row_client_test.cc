@@ -34,13 +34,13 @@ class Rows : public testing::ServiceAnywhere {
   }
   std::vector<float> pull(Client& client, const Numbers& rows, std::size_t table = 1) {
     std::vector<float> values(rows.size() * model_.row_tables[table].columns, 9.0f);
-    const Status pulled = client.pull_rows(table, rows, values.data());
+    const Status pulled = client.rows().pull(table, rows, values.data());
     EXPECT_TRUE(pulled.ok()) << pulled.error().text;
     return values;
   }
   void push(Client& client, const Numbers& rows, std::vector<float> gradients,
             std::size_t table = 1) {
-    const Status pushed = client.push_rows(table, rows, gradients.data(), exact_rule(), 1.0);
+    const Status pushed = client.rows().push(table, rows, gradients.data(), exact_rule(), 1.0);
     EXPECT_TRUE(pushed.ok()) << pushed.error().text;
   }
 
@@ -76,13 +76,13 @@ TEST_P(Rows, BeginWithWhatTheFirstWorkerGives) {
   ASSERT_TRUE(declare(*other, model_, 0.0f).ok());
   const std::vector<float> first = {1, 2, 3, 4, 5, 6};
   const std::vector<float> second(6, 9.0f);
-  ASSERT_TRUE(client->begin_rows(1, Numbers{0, 1}, first.data()).ok());
-  ASSERT_TRUE(other->begin_rows(1, Numbers{0, 1}, second.data()).ok());
+  ASSERT_TRUE(client->rows().begin(1, Numbers{0, 1}, first.data()).ok());
+  ASSERT_TRUE(other->rows().begin(1, Numbers{0, 1}, second.data()).ok());
   push(*other, {1}, {1, 1, 1});
   restart_server(1, End::kKilled);
   EXPECT_EQ(pull(*other, {0, 1}), (std::vector<float>{1, 2, 3, 3, 4, 5}));
   std::vector<float> none(3);
-  EXPECT_NE(other->pull_rows(1, Numbers{2}, none.data()).error().text.find("is not on server 0"),
+  EXPECT_NE(other->rows().pull(1, Numbers{2}, none.data()).error().text.find("is not on server 0"),
             std::string::npos);
 }
 
@@ -149,12 +149,12 @@ TEST_P(Rows, OfNoTableAreRefused) {
   const auto client = connect(0);
   std::vector<float> values(3);
   EXPECT_NE(
-      client->pull_rows(0, Numbers{1}, values.data()).error().text.find("make the table before"),
+      client->rows().pull(0, Numbers{1}, values.data()).error().text.find("make the table before"),
       std::string::npos);
   ASSERT_TRUE(declare(*client, model_, 0.0f).ok());
-  EXPECT_FALSE(client->pull_rows(2, Numbers{1}, values.data()).ok());
+  EXPECT_FALSE(client->rows().pull(2, Numbers{1}, values.data()).ok());
   EXPECT_NE(
-      client->pull_rows(1, Numbers{kRows}, values.data()).error().text.find("was requested from"),
+      client->rows().pull(1, Numbers{kRows}, values.data()).error().text.find("was requested from"),
       std::string::npos);
 }
 

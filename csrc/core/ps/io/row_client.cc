@@ -1,10 +1,9 @@
-// The calls of Client for tables of rows. Workers hold no copy of such a table.
+#include "core/ps/io/row_client.h"
+
 #include <algorithm>
 #include <cstring>
 #include <string>
-
-#include "core/base/assert.h"
-#include "core/ps/io/client.h"
+#include <utility>
 
 namespace ciranda::ps {
 
@@ -18,23 +17,27 @@ bool fits(std::size_t bytes, std::size_t needed) {
 
 }  // namespace
 
+RowClient::RowClient(Conversation& conversation, const ParameterClient& parameters,
+                     std::vector<WorkerMemory::Rows>& memory)
+    : conversation_(conversation), parameters_(parameters), memory_(memory) {}
+
 // Prepares the memory of each server's message, and writes the server's row numbers into it.
-Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> rows) {
+Status RowClient::lay_out(std::size_t table, std::span<const std::uint64_t> rows) {
   CIRANDA_TRY(conversation_.settle());
-  if (table >= parameters_.model().row_tables.size()) {
+  const Model& model = parameters_.model();
+  if (table >= model.row_tables.size()) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .text = "there is no table " + std::to_string(table) +
                          " of rows; make the table before DistributedOptimizer, which declares it"};
   }
-  const auto count = static_cast<std::uint64_t>(servers());
+  const auto count = static_cast<std::uint64_t>(conversation_.servers());
   std::vector<std::vector<std::uint64_t>> numbers(count);
   for (const std::uint64_t row : rows) numbers[row % count].push_back(row);
-  memory_.rows.resize(count);
+  memory_.resize(count);
   for (std::size_t server = 0; server < count; ++server) {
-    WorkerMemory::Rows& own = memory_.rows[server];
+    WorkerMemory::Rows& own = memory_[server];
     own.numbers_bytes = numbers[server].size() * sizeof(std::uint64_t);
-    own.rows_bytes =
-        numbers[server].size() * parameters_.model().row_tables[table].columns * sizeof(float);
+    own.rows_bytes = numbers[server].size() * model.row_tables[table].columns * sizeof(float);
     const std::size_t bytes = own.numbers_bytes + own.rows_bytes;
     if (numbers[server].size() > kRowsAtOnceMax) {
       return Error{.code = ErrorCode::kLimit,
@@ -54,27 +57,28 @@ Status Client::lay_out_rows(std::size_t table, std::span<const std::uint64_t> ro
   return {};
 }
 
-Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, float* into) {
+Status RowClient::pull(std::size_t table, std::span<const std::uint64_t> rows, float* into) {
   const MutexLock lock(conversation_.mutex());
-  CIRANDA_TRY(lay_out_rows(table, rows));
+  CIRANDA_TRY(lay_out(table, rows));
   const std::size_t columns = parameters_.model().row_tables[table].columns;
+  const int servers = conversation_.servers();
   std::vector<const float*> next;
-  for (int server = 0; server < servers(); ++server) {
-    const std::size_t bytes = memory_.rows[at(server)].numbers_bytes;
+  for (int server = 0; server < servers; ++server) {
+    const std::size_t bytes = memory_of(server).numbers_bytes;
     if (bytes == 0) continue;
     CIRANDA_TRY(conversation_.ask(server, PullRows{.table = static_cast<std::uint32_t>(table),
                                                    .count = bytes / sizeof(std::uint64_t)}));
   }
-  for (int server = 0; server < servers(); ++server) {
+  for (int server = 0; server < servers; ++server) {
     next.push_back(nullptr);
-    if (memory_.rows[at(server)].numbers_bytes == 0) continue;
+    if (memory_of(server).numbers_bytes == 0) continue;
     const auto read = conversation_.hear<RowsRead>(server);
     if (!read) return read.error();
-    next.back() = reinterpret_cast<const float*>(row_data(server));
+    next.back() = data_of(server);
   }
   for (const std::uint64_t row : rows) {
     const float*& from = next[row % next.size()];
-    CIRANDA_ASSERT(from != nullptr);  // by lay_out_rows()
+    CIRANDA_ASSERT(from != nullptr);  // by lay_out()
     std::memcpy(into, from, columns * sizeof(float));
     from += columns;
     into += columns;
@@ -82,50 +86,49 @@ Status Client::pull_rows(std::size_t table, std::span<const std::uint64_t> rows,
   return {};
 }
 
-Status Client::push_rows(std::size_t table, std::span<const std::uint64_t> rows,
-                         const float* gradients, const kernels::UpdateRule& rule, double scale) {
+Status RowClient::push(std::size_t table, std::span<const std::uint64_t> rows,
+                       const float* gradients, const kernels::UpdateRule& rule, double scale) {
   const MutexLock lock(conversation_.mutex());
-  CIRANDA_TRY(lay_out_rows(table, rows));
-  return send_rows({.table = static_cast<std::uint32_t>(table),
-                    .scale = scale,
-                    .rule = rule,
-                    .of = conversation_.progress().tasks.next_part_of_rows()},
-                   rows, gradients);
+  CIRANDA_TRY(lay_out(table, rows));
+  return send({.table = static_cast<std::uint32_t>(table),
+               .scale = scale,
+               .rule = rule,
+               .of = conversation_.progress().tasks.next_part_of_rows()},
+              rows, gradients);
 }
 
-Status Client::begin_rows(std::size_t table, std::span<const std::uint64_t> rows,
-                          const float* values) {
+Status RowClient::begin(std::size_t table, std::span<const std::uint64_t> rows,
+                        const float* values) {
   const MutexLock lock(conversation_.mutex());
-  CIRANDA_TRY(lay_out_rows(table, rows));
-  return send_rows({.table = static_cast<std::uint32_t>(table),
-                    .begins = true,
-                    .rule = parameters_.model().row_tables[table].rule},
-                   rows, values);
+  CIRANDA_TRY(lay_out(table, rows));
+  return send({.table = static_cast<std::uint32_t>(table),
+               .begins = true,
+               .rule = parameters_.model().row_tables[table].rule},
+              rows, values);
 }
 
 // Sends the push to all servers, even to those without any of the rows, so that `seq` is the same
 // everywhere; then waits for the answers.
-Status Client::send_rows(PushRows message, std::span<const std::uint64_t> rows,
-                         const float* values) {
+Status RowClient::send(PushRows message, std::span<const std::uint64_t> rows, const float* values) {
   const std::size_t columns = parameters_.model().row_tables[message.table].columns;
+  const int servers = conversation_.servers();
   std::vector<float*> next;
-  for (int server = 0; server < servers(); ++server) {
-    const bool has_rows = memory_.rows[at(server)].numbers_bytes > 0;
-    next.push_back(has_rows ? reinterpret_cast<float*>(row_data(server)) : nullptr);
+  for (int server = 0; server < servers; ++server) {
+    next.push_back(memory_of(server).numbers_bytes > 0 ? data_of(server) : nullptr);
   }
   for (const std::uint64_t row : rows) {
     float*& to = next[row % next.size()];
-    CIRANDA_ASSERT(to != nullptr);  // by lay_out_rows()
+    CIRANDA_ASSERT(to != nullptr);  // by lay_out()
     std::memcpy(to, values, columns * sizeof(float));
     to += columns;
     values += columns;
   }
   message.seq = conversation_.progress().pushes.next_of_rows();
-  for (int server = 0; server < servers(); ++server) {
-    message.count = memory_.rows[at(server)].numbers_bytes / sizeof(std::uint64_t);
+  for (int server = 0; server < servers; ++server) {
+    message.count = memory_of(server).numbers_bytes / sizeof(std::uint64_t);
     CIRANDA_TRY(conversation_.ask(server, message));
   }
-  for (int server = 0; server < servers(); ++server) {
+  for (int server = 0; server < servers; ++server) {
     const auto pushed = conversation_.hear<RowsPushed>(server);
     if (!pushed) return pushed.error();
   }
