@@ -14,19 +14,19 @@
 
 namespace ciranda::ps {
 
-// What a thread waits for: news of any of these sockets, or the deadline (monotonic_ns).
+// A wait of the thread: for news of any of these sockets, or for the deadline (monotonic_ns).
 struct Attention {
   std::vector<pollfd> sockets = {};
   std::uint64_t deadline_ns = kNever;
 };
 
 // The thread that sends beats, so that a worker keeps its lease while the program computes. It also
-// sends what a call has left in the queues.
+// sends the bytes that a call has left in the queues.
 //
 // start() and stop() are for the owner; any thread may call wake().
 class BeatThread {
  public:
-  // Sends what is due, and returns what to wait for.
+  // Sends due beats and queued bytes, and returns the next wait.
   using Look = std::function<Attention()>;
 
   BeatThread() = default;

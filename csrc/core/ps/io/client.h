@@ -20,8 +20,8 @@
 namespace ciranda::ps {
 
 // A worker, or the coordinator, as a client of the servers: the conversation with all of them, the
-// memory that messages refer to, and a thread that sends beats while the program computes. What a
-// client asks for is in parameters(), rows() and tasks().
+// memory that messages refer to, and a thread that sends beats while the program computes. The
+// questions of a training are in parameters(), rows() and tasks().
 //
 // Thread-safe, like its parts: calls run one at a time. A call with an answer blocks until each
 // server asked has answered. A reconnect sends the question again, and the server counts no push

@@ -20,9 +20,9 @@
 
 namespace ciranda::ps {
 
-// What a client and its servers say to each other, over connections that are made again when a
-// server is lost. Each question has one answer, and a server answers in the order of its questions.
-// A push is the only question whose answers may wait: settle() hears them before the next question.
+// The messages between a client and its servers, over connections that are replaced when a server
+// is lost. Each question has one answer, and a server answers in the order of its questions. Only
+// the answers to a push may wait: settle() hears them before the next question.
 //
 // The mutex guards the conversation and the classes that take part in it. They hold it from the
 // first question of a call to the last answer. Errors: kRankLost if a server is lost, or the error
@@ -37,9 +37,9 @@ class Conversation {
   Worker worker() const { return options_.address.worker; }
   int servers() const { return options_.servers(); }
   Progress& progress() REQUIRES(mutex_) { return progress_; }
-  // Returns the error that has ended the conversation; none yet.
+  // Returns the error that has ended the conversation; ok if none has.
   Status check() const REQUIRES(mutex_);
-  // The server whose loss was that error.
+  // Returns the server that was lost, if that was the error.
   std::optional<int> lost_server() const REQUIRES(mutex_) { return lost_server_; }
 
   // Connects to all servers and blocks until each has let this client in. Call it once.
@@ -57,14 +57,16 @@ class Conversation {
   // have it already.
   Status tell(int server, const Message& message) REQUIRES(mutex_);
   Status tell_all(const Message& message) REQUIRES(mutex_);
-  // Hears the answers to the latest push that have not been heard yet. Blocks.
+  // Hears the answers to the latest push that have not been heard yet. Blocks. Call it before each
+  // question of a worker.
   Status settle() REQUIRES(mutex_);
   // Tells the servers about an announced checkpoint, if there is one. Call it between two pushes.
   Status mark() REQUIRES(mutex_);
   Result<std::vector<Stats>> ask_stats() REQUIRES(mutex_);
 
   bool has_queued() const REQUIRES(mutex_) { return links_.has_queued(); }
-  // Sends beats that are due, and queued bytes. Never blocks; see BeatThread.
+  // Sends beats that are due, and queued bytes; see BeatThread. Blocks only while a server on this
+  // host reads nothing.
   Attention attend() REQUIRES(mutex_);
 
   // Closes the connections in a forked child. Async-signal-safe.

@@ -23,8 +23,8 @@ struct ClientStats {
   std::uint64_t held_ns = 0;       // the part of it in which servers waited for other workers
 };
 
-// How far a client's pushes are: decides which numbers the next push has, which checkpoint is due
-// for a Mark, and what a server is told about earlier pushes. Pure: no I/O and no clock.
+// The state of a client's pushes: decides which numbers the next push has, which checkpoint is due
+// for a Mark, and what Declare says about earlier pushes. Pure: no I/O and no clock.
 //
 // Not thread-safe.
 class PushProgress {
@@ -33,10 +33,10 @@ class PushProgress {
 
   // Takes over the numbers that the server has decided: the next push has a larger one.
   void enter(const Welcome& welcome);
-  // Returns what a server is told with the model.
+  // Returns the message that declares the model.
   Declare declare(std::size_t model_bytes) const;
-  // Returns what is told to a server that may have been restarted; none if it has not given this
-  // client parameters, so that it has nothing to continue.
+  // Returns the message that declares the model to a server that may have been restarted; none if
+  // the server has not given this client parameters yet, so that there is nothing to continue.
   std::optional<Declare> declare_again(int server, std::size_t model_bytes) const;
   void hear(int server, const Ready& ready);
 
@@ -44,7 +44,7 @@ class PushProgress {
   Push next(Push push) const;
   // Notes that all servers have been sent the next push, with gradients of `bytes` bytes.
   void sent(std::uint64_t bytes, std::uint64_t now_ns);
-  // True from sent() to answered().
+  // Returns true between sent() and answered().
   bool unanswered() const { return unanswered_; }
   std::uint64_t sent_ns() const { return sent_ns_; }  // when the latest push was sent
   void hear(int server, const Ack& ack);
@@ -95,8 +95,8 @@ class PushProgress {
   ClientStats stats_;
 };
 
-// The task that a worker does, whose parts its pushes are, and the tasks that a coordinator has
-// scheduled. Pure.
+// A worker's current task, with the number of pushes that are parts of it, and the tasks that a
+// coordinator has scheduled. Pure.
 //
 // Not thread-safe.
 class TaskProgress {
@@ -124,8 +124,8 @@ class TaskProgress {
   std::vector<Schedule> scheduled_;
 };
 
-// What a client and its servers have told each other. A server that comes back is told again what
-// it may lack.
+// The facts that a client and its servers have told each other. A server that was restarted may
+// lack some; Rejoiner tells them again.
 struct Progress {
   PushProgress pushes;
   TaskProgress tasks = {};

@@ -12,7 +12,7 @@
 
 namespace ciranda::ps {
 
-// What a client has asked a server.
+// The question that a client has asked a server.
 struct Asked {
   std::optional<Message> question = {};  // not answered yet
   bool keeps_state = false;              // see Welcome
@@ -37,7 +37,7 @@ class Rejoiner {
   Enter entry(int server) const;
   // Replaces the link to the server that `lost` names. `asked`: of that server. Blocks, for about
   // the reconnect timeout at most. Returns the error for which the client has to give up: `lost`
-  // itself if the server cannot come back.
+  // itself if a reconnect is useless.
   Status rejoin(const Error& lost, const Asked& asked);
 
  private:

@@ -16,8 +16,8 @@
 
 namespace ciranda::ps {
 
-// A client's tables of rows (Model::row_tables), of which it holds no copy. Row i is on server i
-// modulo the number of servers.
+// A client's access to tables of rows (Model::row_tables). The client holds no copy of them. Row i
+// is on server i modulo the number of servers.
 //
 // Thread-safe. The calls block until each server asked has answered. `rows`: ascending, each once.
 class RowClient {
