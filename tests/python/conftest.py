@@ -25,3 +25,13 @@ def no_world_is_left() -> Iterator[None]:
     if cr is not None and cr.is_initialized():
         cr.shutdown()
         pytest.fail("the test has called init() in pytest's process, and not shutdown()")
+
+
+@pytest.fixture
+def mlflow_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder that MLflow may write to, because it takes ten seconds to make a database."""
+    reason = "mlflow-skinny is not installed (requirements-frameworks.txt)"
+    pytest.importorskip("mlflow", reason=reason)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    return (tmp_path / "mlflow").as_uri()

@@ -295,7 +295,9 @@ MODULE_OF = {"PyYAML": "yaml", "nvidia_ml_py": "pynvml"}
 # Looked for and used where it is, but nobody needs it.
 NOT_DECLARED = {
     "horovod": "`ciranda compare` measures it where somebody has built it",
+    "mlflow": "--log writes to it where the user has chosen it",
     "torchvision": "its sets of images, where they are on this machine",
+    "wandb": "as mlflow",
 }
 
 CORE_LINES_MAX = 500  # look again at a longer one; .clang-tidy bounds functions

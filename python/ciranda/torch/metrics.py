@@ -1,4 +1,4 @@
-"""Averages figures over the ranks."""
+"""Averages figures over the ranks, and writes them to TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 from ciranda import _C
 from ciranda.errors import MismatchError
+from ciranda.sinks import Run, Sinks
 from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 
-__all__ = ["average"]
+__all__ = ["average", "log_to"]
 
 Value = float | torch.Tensor
 _ALONE = ""  # the name of a value that is not in a dict
@@ -65,6 +66,20 @@ def average(
         for position, each in enumerate(names)
     }
     return {each: means[each] for each in named} if named is values else means[_ALONE]
+
+
+def log_to(
+    *sinks: str, run: str, parameters: Mapping[str, Any] | None = None, group: str = "ciranda"
+) -> Run:
+    """Starts a run in each of the sinks: "tensorboard:DIR", "mlflow:URI", "wandb:PROJECT".
+
+    Every rank may call it and the methods of its result, `write(values, step)` and `close()`; only
+    rank 0 imports the libraries and writes. No method waits for another rank. The result is a
+    context manager, which closes the run. `group`: a subfolder in TensorBoard, an experiment in
+    MLflow, a group in W&B. Raises ValueError on rank 0 if a library is missing or refuses. A
+    sink that fails later is left out, with a warning.
+    """
+    return Sinks(sinks if _C.rank() == 0 else (), group).start(run, parameters or {})
 
 
 def _number(name: str, value: Any) -> float:
