@@ -11,6 +11,7 @@ import click
 
 from ciranda.launch.cli.run_options import complete_path
 from ciranda.launch.errors import EXIT_SIGNAL_BASE, LaunchError
+from ciranda.sinks import SINKS_HELP
 from ciranda.sweep.settings import INTERRUPTED, PRUNERS, SAMPLERS, SweepResult, SweepSettings
 from ciranda.sweep.space import parse_space
 
@@ -78,6 +79,7 @@ Examples:
     metavar="FILE",
     help="File from which an interrupted sweep continues [sweep.log in --out].",
 )
+@click.option("--log", "logged", multiple=True, metavar="SINK", help=SINKS_HELP)
 @click.option(
     "--run", "run_options", default="", metavar="OPTIONS", help="More options for `ciranda run`."
 )
@@ -106,6 +108,7 @@ def sweep_command(
     metric_regex: str | None,
     out: str,
     storage: str | None,
+    logged: tuple[str, ...],
     run_options: str,
     hosts: str | None,
     command: tuple[str, ...],
@@ -140,6 +143,7 @@ def sweep_command(
             out=Path(out),
             storage=None if storage is None else Path(storage),
             run_options=_words(run_options),
+            log=logged,
         )
         display = Display(sys.stdout, metric)
         try:

@@ -66,6 +66,9 @@ class Display:
             for line in job.last_lines():
                 self._say(f"    {line}")
 
+    def warned(self, text: str) -> None:
+        self._say(text)
+
     def interrupted(self, running: int) -> None:
         self._say(f"ending {running} trials; Ctrl-C again ends them at once")
 

@@ -35,6 +35,7 @@ class SweepSettings:
     out: Path = Path("sweep-results")
     storage: Path | None = None  # None: sweep.log in `out`
     run_options: Sequence[str] = ()  # of `ciranda run`
+    log: Sequence[str] = ()  # sinks (ciranda.sinks) that get each trial
 
     @property
     def journal(self) -> Path:

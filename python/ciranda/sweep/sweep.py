@@ -10,12 +10,14 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.plan.environment import count_cores
 from ciranda.launch.run.failure import signal_words
+from ciranda.sinks import Run, Sinks
 from ciranda.sweep.launch_check import check_launch
 from ciranda.sweep.reports import Report
 from ciranda.sweep.settings import (
@@ -50,6 +52,8 @@ class Listener(Protocol):
 
     def ended(self, trial: TrialResult, best: TrialResult | None, job: TrialJob) -> None: ...
 
+    def warned(self, text: str) -> None: ...
+
     def interrupted(self, running: int) -> None: ...
 
     def tick(self) -> None: ...
@@ -64,23 +68,32 @@ def run_sweep(settings: SweepSettings, listener: Listener | None = None) -> Swee
     check(settings)
     check_launch(settings)
     try:
+        warn = listener.warned if listener else warnings.warn
+        sinks = Sinks(settings.log, settings.out.absolute().name, warn)
+    except ValueError as error:
+        raise LaunchError(f"--log {error}") from None
+    try:
         from ciranda.sweep.study import open_study
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
         raise LaunchError("a sweep needs Optuna, which is not here: pip install optuna") from None
     with open_study(settings) as study:
-        return _Sweep(settings, study, listener).run()
+        return _Sweep(settings, study, sinks, listener).run()
 
 
 class _Sweep:
-    def __init__(self, settings: SweepSettings, study: Study, listener: Listener | None) -> None:
+    def __init__(
+        self, settings: SweepSettings, study: Study, sinks: Sinks, listener: Listener | None
+    ) -> None:
         cores = count_cores()
         self._settings = settings
         self._study = study
         self._listener = listener
         self._slots = settings.slots(cores)
         self._threads = settings.threads(cores)
+        self._sinks = sinks
+        self._logs: dict[int, Run] = {}  # of the running trials, by number
         self._jobs: list[TrialJob] = []  # running
         self._signals: list[int] = []  # received, but not yet forwarded
         self._signal: int | None = None  # the first one received
@@ -118,6 +131,7 @@ class _Sweep:
             self._jobs.append(
                 TrialJob(self._settings, trial.number, trial.parameters, threads=self._threads)
             )
+            self._logs[trial.number] = self._sinks.start(f"trial-{trial.number}", trial.parameters)
             if self._listener:
                 self._listener.started(trial)
 
@@ -125,6 +139,7 @@ class _Sweep:
         code = job.exit_code()  # first, so that all reports of an ended trial are in the file
         for report in job.new_reports(is_over=code is not None):
             stop = self._study.should_stop(job.number, report)
+            self._logs[job.number].write({self._settings.metric: report[1]}, step=report[0])
             if self._listener:
                 self._listener.reported(job.number, report)
             if stop and code is None:
@@ -138,6 +153,7 @@ class _Sweep:
         value = job.last_value if state == COMPLETE else None
         result = self._study.tell(job.number, state, seconds=job.seconds, value=value, why=why)
         self._write_csv()
+        self._logs.pop(job.number).close(failed=state in (FAILED, INTERRUPTED))
         if self._listener:
             self._listener.ended(result, self._study.best(), job)
 
@@ -204,3 +220,5 @@ class _Sweep:
             job.send(signal.SIGTERM)
         for job in self._jobs:
             job.wait(END_LIMIT_S)
+        for log in self._logs.values():
+            log.close(failed=True)

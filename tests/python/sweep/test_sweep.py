@@ -204,6 +204,7 @@ def test_the_best_trials_fit_a_terminal() -> None:
         (["--param", "x=1,2", "--parallel", "0", "--", "true", "{x}"], 2, "--parallel must be"),
         (["--param", "x=1,2", "--metric-regex", "a", "--", "true", "{x}"], 2, "needs one group"),
         (["--param", "x=1,2", "--sampler", "tpe", "--", "true", "{x}"], 2, "--trials says how"),
+        (["--param", "x=1,2", "--log", "csv:a", "--", "true", "{x}"], 2, "--log 'csv:a' is no"),
         (["--param", "x=1,2"], 2, "no command given"),
     ],
 )
