@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import signal
 import sys
@@ -16,11 +17,13 @@ import click
 
 from ciranda.compare import comparison, page, runs, study, system
 from ciranda.compare.live import LiveLine
+from ciranda.compare.logged import log_run
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.launch.errors import EXIT_SIGNAL_BASE
 from ciranda.launch.plan.environment import count_cores
 from ciranda.measure.machine import machine as machine_facts
+from ciranda.sinks import SINKS_HELP, Sinks
 
 _SMALL_CORES = 8
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -119,6 +122,7 @@ def _times(text: str) -> int:
     default="ciranda-compare",
     help="Folder of the results [ciranda-compare].",
 )
+@click.option("--log", "logged", multiple=True, metavar="SINK", help=SINKS_HELP)
 @click.option("--dry-run", is_flag=True, help="Print the runs; start nothing.")
 @click.option("--show", is_flag=True, help="Write the tables of existing results; measure nothing.")
 def compare_command(
@@ -136,6 +140,7 @@ def compare_command(
     hosts: str | None,
     data_dir: str | None,
     out: str,
+    logged: tuple[str, ...],
     dry_run: bool,
     show: bool,
 ) -> None:
@@ -178,9 +183,18 @@ def compare_command(
         facts = {"mode": mode, **results.on(machine_facts())}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    if not show:
-        _measure(planned, loaded, results, data_dir, hosts)
+    live = LiveLine(sys.stdout)
     try:
+        sinks = Sinks(logged, results.folder.name, live.say)
+    except ValueError as error:
+        raise click.ClickException(f"--log {error}") from None
+    figures = list(dict.fromkeys(name for table in found.tables for name in table.figures))
+    log = functools.partial(log_run, sinks, figures, results)
+    if not show:
+        _measure(planned, loaded, results, live, data_dir, hosts, log)
+    try:
+        for each in planned if show else ():
+            log(each)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         text = page.write(found, loaded, results, missing, facts, width)
     except KeyboardInterrupt:
@@ -194,8 +208,10 @@ def _measure(
     planned: Sequence[comparison.Planned],
     loaded: dict[str, system.System],
     results: Results,
+    live: LiveLine,
     data_dir: str | None,
     hosts: str | None,
+    after: Callable[[comparison.Planned], None],
 ) -> None:
     """Measures the planned runs; raises _InterruptedError if a signal arrives."""
     # An event is used because KeyboardInterrupt is lost if it arrives in the middle of a fork.
@@ -210,8 +226,7 @@ def _measure(
     before = {number: signal.signal(number, receive) for number in ours}
     try:
         with contextlib.suppress(runs.Interrupted):
-            live = LiveLine(sys.stdout)
-            comparison.measure(planned, loaded, results, live, stop, data_dir, hosts)
+            comparison.measure(planned, loaded, results, live, stop, data_dir, hosts, after)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -63,10 +63,12 @@ def measure(
     stop: threading.Event,
     data_folder: str | None,
     hosts: str | None,
+    after: Callable[[Planned], None],
 ) -> None:
     """Measures the planned runs that have no result yet. Blocks. Says on `live` how far it is.
 
-    Raises runs.Interrupted once `stop` is set.
+    Calls `after` with each run that has ended, before the next one starts. Raises runs.Interrupted
+    once `stop` is set.
     """
     left = [each for each in planned if not results.has(each.setting, each.number)]
     if len(left) < len(planned):
@@ -95,6 +97,7 @@ def measure(
         finally:
             live.erase()
         results.add(each.setting, each.number, outcome)
+        after(each)
         taken_s += time.monotonic() - begin
         expected_s += each.setting.expected_s()
         rest_s = sum(other.setting.expected_s() for other in left[done + 1 :])
