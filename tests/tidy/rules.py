@@ -72,6 +72,7 @@ MAY_INCLUDE["ciranda/torch/collective"] = {
 MAY_INCLUDE["ciranda/torch/process"] = {
     "include",
     "core/base",
+    "core/trace",
     "core/kernels",
     "core/ps/decide",
     "core/engine",

@@ -268,6 +268,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
     config.starter = "none";
     CIRANDA_TRY(read_servers(env, config));
   }
+  if (const char* file = env.text("CIRANDA_ERROR_FILE")) config.error_file = file;
   std::int64_t start_seconds = 30;
   CIRANDA_TRY(env.integer("HOROVOD_START_TIMEOUT", 1, 86'400, start_seconds));
   CIRANDA_TRY(env.integer("CIRANDA_START_TIMEOUT_SECONDS", 1, 86'400, start_seconds));

@@ -28,6 +28,7 @@ struct Config {
   std::string starter;          // whose variables were read: "ciranda", "torchrun", …; "none"
   std::string job_id;           // distinguishes jobs of one user on one host
   std::string job_folder;       // where the ranks of this host meet
+  std::string error_file;       // CIRANDA_ERROR_FILE, which ciranda run sets; empty: none
   std::string rank_variable;    // the name of the variable with this rank's number
   bool prove_origin = false;    // at most a port tells jobs apart: see check_same_job()
   std::string unplaced_master;  // MASTER_ADDR, if no variable gave this host's number of ranks

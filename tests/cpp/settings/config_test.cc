@@ -521,6 +521,7 @@ constexpr Variable kVariables[] = {
     {"HOROVOD_TIMELINE", Of::kRank, "/a", "/b"},
     {"CIRANDA_TIMELINE_MARK_CYCLES", Of::kRank, "0", "1"},
     {"HOROVOD_TIMELINE_MARK_CYCLES", Of::kRank, "0", "1"},
+    {"CIRANDA_ERROR_FILE", Of::kRank, "/a", "/b"},
     {"CIRANDA_NIC", Of::kRank, "eth0", "eth1"},
     {"CIRANDA_PORT_RANGE", Of::kRank, "20000-20001", "20000-20002"},
     {"CIRANDA_TLS", Of::kMeeting},

@@ -103,6 +103,20 @@ def test_autotuning_changes_no_result(program: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("how", "cause"), [("killed", "SIGKILL"), ("throws", "an error of its own")]
+)
+def test_a_rank_that_only_lost_its_peer_is_a_victim(program: Path, how: str, cause: str) -> None:
+    uncaught = program.parent / "uncaught"
+    done = subprocess.run([*LAUNCH, "-np", "2", uncaught, how], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "rank 0: failed only because rank 1 was lost" in done.stderr, done.stderr
+    assert "ciranda: the program did not catch this error: " in done.stdout + done.stderr
+    assert cause in done.stderr
+    assert "also failed" not in done.stderr
+
+
+@pytest.mark.timeout(600)
 def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
     if why := GLOO.missing():
         pytest.skip(why)

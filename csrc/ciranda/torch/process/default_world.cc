@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "ciranda/torch/process/loss_report.h"
 #include "ciranda/torch/process/row_tables.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/heap.h"
@@ -19,6 +20,8 @@
 
 namespace ciranda {
 namespace {
+
+constexpr int kCoordinatorNumber = 1'000'000;  // the launcher's, see launch/plan/processes.py
 
 // The state that a process has once. A process has one World or one connection to its servers.
 struct Process {
@@ -31,6 +34,7 @@ struct Process {
   std::function<void()> show_where GUARDED_BY(mutex);
   std::function<bool()> interrupted GUARDED_BY(mutex);
   Handover handover GUARDED_BY(mutex);
+  LossReport loss_report GUARDED_BY(mutex);                      // as of the latest init()
   std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // on this rank's GPU
 
   // The fork handler and the forked child read these without the mutex.
@@ -121,6 +125,8 @@ void shut_down_at_exit() {
 
 void init() {
   init_default_world(/*with_comm=*/false);
+  const MutexLock lock(process.mutex);
+  report_loss_on_terminate(process.loss_report);
 }
 
 void init_default_world(bool with_comm) {
@@ -137,6 +143,9 @@ void init_default_world(bool with_comm) {
   if (process.interrupted) {
     config.engine.interrupted = [ask = process.interrupted] { return !begins_or_ends && ask(); };
   }
+  process.loss_report = {.error_file = config.error_file,
+                         .number = config.coordinates ? kCoordinatorNumber : config.rank_info.rank,
+                         .has_servers = !config.servers.empty()};
   if (!config.servers.empty()) {
     process.client = connect_to_servers(config);
     process.rank_info = config.rank_info;

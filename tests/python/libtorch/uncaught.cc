@@ -1,0 +1,15 @@
+// Rank 1 of two ends as its argument says. Rank 0 waits for it and catches nothing.
+#include <ciranda/torch.h>
+
+#include <csignal>
+#include <stdexcept>
+#include <string>
+
+int main(int, char** arguments) {
+  ciranda::init();
+  if (ciranda::rank() == 1) {
+    if (std::string(arguments[1]) == "throws") throw std::runtime_error("an error of its own");
+    std::raise(SIGKILL);
+  }
+  ciranda::barrier();
+}
