@@ -14,7 +14,7 @@ A rank's return value travels back as JSON. A script given as text has `report(v
 Importing torch takes seconds, so it happens once: ranks are forked from a nursery, a process that
 has imported torch and done nothing else: it has no thread, no World and no CUDA. Ranks skip the
 interpreter's own end, and end with the nursery, which ends with pytest. `fresh=True` starts and
-ends a real interpreter for each instead.
+ends a real interpreter for each instead. `OnHost` forks one in a machine of a test network.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from backends import DEVICE, OURS, Backend
@@ -85,6 +86,13 @@ def clean_environment() -> dict[str, str]:
         paths = (folder, environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
+
+
+def _command(what: Path | Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
+    """The arguments of _run(), for a program or a function."""
+    if isinstance(what, Path):
+        return [str(what), "", json.dumps(list(arguments))]
+    return [what.__code__.co_filename, what.__qualname__, json.dumps(list(arguments))]
 
 
 def _start_fresh(
@@ -145,9 +153,19 @@ class _Nursery:
             text=True,
         )
 
-    def start(self, command: list[str], environment: dict[str, str], folder: Path) -> _Forked:
+    def start(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        *,
+        machine: int | None = None,
+        outputs: Sequence[str] = ("stdout", "stderr"),
+    ) -> _Forked:
+        """`machine`: the pid of a Namespace to run in; `outputs` lie in `folder`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         task = {"command": command, "environment": environment, "folder": str(folder)}
+        task |= {"machine": machine, "outputs": list(outputs)}
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
         return _Forked(int(self._process.stdout.readline()), folder)
@@ -156,6 +174,54 @@ class _Nursery:
 @functools.cache
 def _nursery(preload: str) -> _Nursery:
     return _Nursery(preload)
+
+
+class OnHost:
+    """A Python program or function in a machine of a test network, with what tests use of Popen.
+
+    The machine's end is its own. `stdout` has what it writes to stdout and stderr.
+    """
+
+    def __init__(
+        self,
+        host: namespace.Namespace,
+        what: Path | Callable[..., Any],
+        arguments: Sequence[Any],
+        env: Mapping[str, str],
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cr-")
+        read, write = os.pipe()
+        self.stdout = open(read, encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._process = _nursery("").start(
+            _command(what, arguments),
+            {**clean_environment(), "PATH": namespace.SBIN_PATH, **env},
+            Path(self._folder.name),
+            machine=host.pid,
+            outputs=[f"/proc/{os.getpid()}/fd/{write}"] * 2,
+        )
+        os.close(write)
+        self.pid = self._process.pid  # of the process that stands in for it outside the machine
+        self.poll, self.wait, self.kill = (
+            self._process.poll,
+            self._process.wait,
+            self._process.kill,
+        )
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def communicate(self, timeout: float = 60) -> tuple[str, None]:
+        """What is left of its output, when it has ended; it is killed after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        late = threading.Timer(timeout, self.kill)
+        late.start()
+        text = self.stdout.read()
+        self.wait()
+        late.cancel()
+        if time.monotonic() >= deadline:
+            raise subprocess.TimeoutExpired(text, timeout)
+        return text, None
 
 
 def _preloading(library: str) -> dict[str, str]:
@@ -186,10 +252,10 @@ class Job:
         if isinstance(what, str):
             target = self.folder / "script.py"
             target.write_text(what, encoding="utf-8")
-            command = [str(target), "", "[]"]
+            self._command = _command(target, [])
         else:
-            command = [what.__code__.co_filename, what.__qualname__, json.dumps(list(args))]
-        self._command, self._env, self._place, self._fresh = command, env, place, fresh
+            self._command = _command(what, args)
+        self._env, self._place, self._fresh = env, place, fresh
         self._lives = [1] * size
         self._durability, self._server_env, self._preload = durability, server_env, preload
         self._of_job = {
@@ -352,7 +418,7 @@ class Job:
         self,
         kind: type[BaseException] | None,
         value: BaseException | None,
-        trace: TracebackType | None,
+        trace: types.TracebackType | None,
     ) -> None:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -455,8 +521,12 @@ def _run(path: str, function: str, arguments: str) -> None:
 
         torch.set_default_device(device)
     if not function:
-        code = compile(Path(path).read_text(encoding="utf-8"), path, "exec")
-        exec(code, {"__name__": "__main__", "__file__": path, "report": report, "mark": mark})  # noqa: S102
+        sys.argv = [path, *json.loads(arguments)]
+        sys.path.insert(0, str(Path(path).parent))
+        program = types.ModuleType("__main__")
+        vars(program).update(__file__=path, report=report, mark=mark)
+        sys.modules["__main__"] = program  # where pickle looks
+        exec(compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(program))  # noqa: S102
         return
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None and spec.loader is not None
@@ -508,12 +578,18 @@ def _next_task() -> dict[str, Any]:
 
 def _become_a_rank(task: dict[str, Any]) -> None:
     """In a child of the nursery, whose end is its own too: so no rank outlives pytest."""
-    for number, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
-        fd = os.open(Path(task["folder"]) / name, os.O_RDWR | os.O_CREAT, 0o600)
+    for number, name in enumerate((os.devnull, *task["outputs"])):
+        how = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
+        fd = os.open(Path(task["folder"]) / name, how, 0o600)
         os.dup2(fd, number)
         os.close(fd)
     namespace.die_with_parent()
     os.setsid()
+    if task["machine"] is not None:
+        entrances = namespace.entrances_of(task["machine"])
+        namespace.enter(entrances)
+        for entrance in entrances:
+            os.close(entrance)
     os.close(task["ready"])  # which tells the nursery
     os.environ.clear()
     os.environ.update(task["environment"])

@@ -86,7 +86,7 @@ class Namespace:
             said += self._holder.stdout.read() if self._holder.stdout else b""
             self.crash()
             raise OSError(f"{name} does not come up: {said.decode(errors='replace').strip()}")
-        self._entrances = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+        self._entrances = entrances_of(self.pid)
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Calls subprocess.run inside; captures the output as text. Blocks."""
@@ -142,27 +142,33 @@ class Namespace:
         return {
             "env": {**os.environ, "PATH": SBIN_PATH},
             "start_new_session": True,
-            "preexec_fn": self._enter,
+            "preexec_fn": lambda: enter(self._entrances),
             **options,
         }
 
-    def _enter(self) -> None:
-        """Enters the machine; runs in the child, before exec.
 
-        A process cannot move to another pid namespace, only its children can. So the child's child
-        executes the command, and the child stands in for it.
-        """
-        folder = os.getcwd()
-        die_with_parent()
-        for entrance in self._entrances:
-            _check(_libc.setns(entrance, 0))
-        os.chdir(folder)  # enters it again, because the mounts are new
-        child = os.fork()
-        if child != 0:
-            _stand_in_for(child)
-        die_with_parent()
-        for each in _FORWARDED:  # commands started with a shell's & ignore Ctrl-C
-            signal.signal(each, signal.SIG_DFL)
+def entrances_of(pid: int) -> list[int]:
+    """Opens the namespaces of the machine with this `Namespace.pid`."""
+    return [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+
+
+def enter(entrances: Sequence[int]) -> None:
+    """Enters a machine; runs in a child that has one thread. Returns in a child of that child.
+
+    A process cannot move to another pid namespace, only its children can. So the child's child
+    goes on, and the child stands in for it.
+    """
+    folder = os.getcwd()
+    die_with_parent()
+    for entrance in entrances:
+        _check(_libc.setns(entrance, 0))
+    os.chdir(folder)  # enters it again, because the mounts are new
+    child = os.fork()
+    if child != 0:
+        _stand_in_for(child)
+    die_with_parent()
+    for each in _FORWARDED:  # commands started with a shell's & ignore Ctrl-C
+        signal.signal(each, signal.SIG_DFL)
 
 
 def die_with_parent() -> None:

@@ -6,17 +6,20 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ranks import OnHost
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
 from ciranda.measure.hosts import PORT, job_variables, make_key, places_of
 from ciranda.netns.network import Network
 
 LIMIT_S = 60.0
-Start = Callable[..., list[subprocess.Popen[str]]]
+Process = subprocess.Popen[str] | OnHost
+Start = Callable[..., list[OnHost]]
 
 
 def places_of_ranks(
@@ -51,6 +54,21 @@ def start_each(
     ]
 
 
+def ranks_on_hosts(
+    network: Network,
+    places: list[dict[str, str]],
+    what: Path | Callable[..., Any],
+    arguments: Sequence[Any],
+    **env: str,
+) -> list[OnHost]:
+    """The processes by rank, forked: as start_each(), and `what` is a program or a function."""
+    ranks_per_host = len(places) // len(network.hosts)
+    return [
+        OnHost(network.hosts[rank // ranks_per_host], what, arguments, {**place, **env})
+        for rank, place in enumerate(places)
+    ]
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Starts `program` as `ranks_per_host` ranks on every host, which meet on eth<nic>; returns the
@@ -63,14 +81,14 @@ def start(tmp_path: Path) -> Start:
         ranks_per_host: int = 1,
         nic: int = 0,
         **env: str,
-    ) -> list[subprocess.Popen[str]]:
+    ) -> list[OnHost]:
         places = places_of_ranks(network, tmp_path, ranks_per_host=ranks_per_host, nic=nic)
-        return start_each(network, places, [sys.executable, str(program), *arguments], **env)
+        return ranks_on_hosts(network, places, program, arguments, **env)
 
     return start
 
 
-def wait_for(processes: list[subprocess.Popen[str]], line: str) -> None:
+def wait_for(processes: Sequence[Process], line: str) -> None:
     """Until each of them has printed that line."""
     for process in processes:
         assert process.stdout is not None
@@ -78,5 +96,5 @@ def wait_for(processes: list[subprocess.Popen[str]], line: str) -> None:
         assert process.poll() is None, said
 
 
-def outputs(processes: list[subprocess.Popen[str]]) -> list[str]:
-    return [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+def outputs(processes: Sequence[Process], limit_s: float = LIMIT_S) -> list[str]:
+    return [process.communicate(timeout=limit_s)[0] for process in processes]

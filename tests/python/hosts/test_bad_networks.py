@@ -7,14 +7,14 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import Start, outputs, wait_for
+from host_ranks import Process, Start, outputs, wait_for
+from ranks import OnHost
 
 from ciranda.netns.link import Link
 
@@ -24,14 +24,14 @@ LOST_S = 5.0  # promised: by then every rank has failed
 MakeNetwork = Callable[..., Any]
 
 
-def assert_trained(processes: list[subprocess.Popen[str]]) -> None:
+def assert_trained(processes: list[OnHost]) -> None:
     for text in outputs(processes):
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["equal"]
 
 
-def program_of(process: subprocess.Popen[str]) -> int:
-    """The pid, outside, of the command behind what Namespace.popen() returns."""
+def program_of(process: Process) -> int:
+    """The pid, outside, of the program behind the process that stands in for it."""
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(child)
 

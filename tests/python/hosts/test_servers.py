@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import outputs, wait_for
+from host_ranks import Process, outputs, wait_for
+from ranks import OnHost
 from test_bad_networks import program_of
 
 import ciranda
@@ -41,7 +42,7 @@ class Job:
             f"{network.hosts[server].address()}:{PORT + server}" for server in range(servers)
         ]
         self.servers: dict[int, subprocess.Popen[str]] = {}
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[Process] = []
 
     def start_servers(self, *options: str) -> None:
         for server in range(len(self.endpoints)):
@@ -53,9 +54,12 @@ class Job:
         command += ["--servers", str(len(self.endpoints)), "--server", str(server)]
         command += ["--key-file", str(self.key)]
         command += [f"{each}/{server}" if each.startswith("/") else each for each in options]
-        self.servers[server] = self.popen(server, command)
+        self.servers[server] = self.network.hosts[server].popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.running.append(self.servers[server])
 
-    def start_worker(self, rank: int, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start_worker(self, rank: int, *arguments: str, **env: str) -> OnHost:
         host = len(self.network.hosts) - self.workers + rank
         place = {
             "RANK": rank,
@@ -69,21 +73,12 @@ class Job:
             "START_TIMEOUT_SECONDS": 20,
         }
         told = {f"CIRANDA_{name}": str(value) for name, value in place.items()}
-        return self.popen(host, [sys.executable, str(HERE / "served.py"), *arguments], told | env)
+        worker = OnHost(self.network.hosts[host], HERE / "served.py", arguments, told | env)
+        self.running.append(worker)
+        return worker
 
-    def start_workers(self, *arguments: str, **env: str) -> list[subprocess.Popen[str]]:
+    def start_workers(self, *arguments: str, **env: str) -> list[OnHost]:
         return [self.start_worker(rank, *arguments, **env) for rank in range(self.workers)]
-
-    def popen(self, host: int, command: list[str], env: dict[str, str] | None = None) -> Any:
-        process = self.network.hosts[host].popen(
-            command,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.running.append(process)
-        return process
 
     def unplug_for(self, host: int, seconds: float) -> None:
         self.network.unplug(self.network.hosts[host])
@@ -115,7 +110,7 @@ def job(make_network: MakeNetwork, tmp_path: Path) -> Iterator[Callable[..., Job
         each.end()
 
 
-def assert_trained(processes: list[subprocess.Popen[str]], steps: int) -> None:
+def assert_trained(processes: list[OnHost], steps: int) -> None:
     for text in outputs(processes):
         result = json.loads(text.splitlines()[-1])
         assert result["off"] < 1e-6 and result["state_off"] < 1e-6, result
@@ -222,8 +217,7 @@ def test_a_server_whose_host_is_gone_for_half_a_minute_is_waited_for(
     assert max(each["pushes"] for each in results) == [200, 200], results
 
 
-def wait_for_a_step(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
+def wait_for_a_step(process: OnHost) -> None:
     line = process.stdout.readline()
     while line.startswith("ciranda: ") and " has waited " in line:
         line = process.stdout.readline()

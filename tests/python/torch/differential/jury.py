@@ -177,62 +177,14 @@ def start_with_servers(size: int) -> Start:
 
 def start_on_hosts(network: Any, folder: Path, ranks_per_host: int) -> Start:
     """On the machines of a test network; `folder` holds what they share."""
-    from host_ranks import places_of_ranks
-
-    nurseries = [
-        host.popen(
-            [sys.executable, __file__],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for host in network.hosts
-    ]
+    from host_ranks import outputs, places_of_ranks, ranks_on_hosts
 
     def start(mode: Any, cases: int, own: Path) -> list[str]:
         places = places_of_ranks(network, folder, ranks_per_host=ranks_per_host)
-        for host, nursery in enumerate(nurseries):
-            local = places[host * ranks_per_host :][:ranks_per_host]
-            task = {"places": local, "arguments": [mode, len(nurseries), str(own)]}
-            nursery.stdin.write(json.dumps(task) + "\n")
-            nursery.stdin.flush()
-        for nursery in nurseries:
-            nursery.stdout.readline()  # comes: no rank outlives its limit
-        return [(own / f"{rank}.stderr").read_text() for rank in range(len(places))]
+        ranks = ranks_on_hosts(network, places, serve, [mode, len(network.hosts), str(own)])
+        return outputs(ranks, 2 * LIMIT_S + cases)
 
     return start
-
-
-def be_a_nursery() -> None:
-    """On a host: forks ranks for each line of stdin, and writes one when they have ended."""
-    import torch._dynamo  # noqa: F401 - optimizers need it
-
-    import ciranda.torch  # noqa: F401
-
-    for line in sys.stdin:
-        task = json.loads(line)
-        children = []
-        for place in task["places"]:
-            children.append(os.fork())
-            if children[-1] == 0:
-                os.environ.update(place)
-                _be_a_rank(task["arguments"])
-        for child in children:
-            os.waitpid(child, 0)
-        print("ended", flush=True)
-
-
-def _be_a_rank(arguments: list[Any]) -> None:
-    path = Path(arguments[-1]) / f"{os.environ['CIRANDA_RANK']}.stderr"
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), 2)
-    faulthandler.enable()
-    try:
-        serve(*arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
 
 
 def verdicts(
@@ -289,7 +241,3 @@ def _verdict(of_ranks: list[dict[str, Any] | None], stderr: list[str]) -> str:
                 if first != mine:
                     return f"{mine[0]} has other bits on rank {rank} than on rank 0"
     return "\n".join(sorted(texts, key=lambda text: _RANK_LOST in text))
-
-
-if __name__ == "__main__":
-    be_a_nursery()
