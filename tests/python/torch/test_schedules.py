@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from rank_checks import on_ranks
+from ranks import run_ranks, values_of
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -113,7 +112,7 @@ for name in hvd._HELPERS:
     assert getattr(hvd, name) is sys.modules[f"ciranda.torch.{name}"]
 import ciranda.torch.schedules
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    values_of(run_ranks(script, 1))
 
 
 @on_ranks(2)
