@@ -190,7 +190,8 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
     if (members_[each].gone) leave_shard(static_cast<Worker>(each));
   }
   for (const auto& [each, connection] : connections_) {
-    if (connection.silent) shard_->fall_silent(connection.worker, none);
+    if (!connection.silent || is_coordinator(connection.worker)) continue;
+    shard_->fall_silent(connection.worker, none);
   }
 }
 

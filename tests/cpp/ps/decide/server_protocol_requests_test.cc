@@ -187,6 +187,15 @@ TEST_F(ServerProtocolRequestsTest, ASilentCoordinatorStopsNobody) {
   EXPECT_EQ(answer<Given>(zero).task, 1u);
 }
 
+TEST_F(ServerProtocolRequestsTest, ACoordinatorThatIsSilentBeforeTheFirstDeclarationStopsNobody) {
+  start_coordinated(1);
+  pass(kLeaseNs);
+  const ServerProtocol::Caller zero = join(0);
+  answer<Ready>(zero);
+  push(zero, 0, 1);
+  EXPECT_EQ(answer<Ack>(zero).outcome, Outcome::kApplied);
+}
+
 TEST_F(ServerProtocolRequestsTest, AServerThatComesBackKnowsTheTasks) {
   start_coordinated(1);
   const Enter entry0 = entry(0);
