@@ -584,8 +584,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "lets_one_go_too_far",  # I24
-        "clock - slowest <= model_.mode.staleness;",
-        "clock - slowest <= model_.mode.staleness + 1;",
+        "clock - slowest <= model().mode.staleness;",
+        "clock - slowest <= model().mode.staleness + 1;",
     ),
     Mutant(
         "counts_pushes_for_itself",  # I24
@@ -594,8 +594,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "takes_a_push_before_the_answer",  # I26
-        "if (waits) return refused(",
-        "if (false) return refused(",
+        "if (waits) return refused_push(",
+        "if (false) return refused_push(",
     ),
     Mutant(
         "scales_by_one_too_much",  # I22
@@ -619,8 +619,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "waits_for_one_backup_less",  # I24
-        "missing > model_.mode.backup_workers) return;",
-        "missing > model_.mode.backup_workers + 1) return;",
+        "missing > model().mode.backup_workers) return;",
+        "missing > model().mode.backup_workers + 1) return;",
     ),
     Mutant(
         "waits_for_those_who_wait_elsewhere",  # I27
@@ -634,13 +634,13 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "gives_old_parameters_to_whom_it_held",  # I22
-        "copy_parameters(ack.worker);",
-        "",
+        "ack.version = pull(ack.worker);",
+        "ack.version = version_;",
     ),
     Mutant(
         "reads_gradients_where_they_were",  # I22
-        "update.gradients.push_back(at(push->worker).gradients);",
-        "update.gradients.push_back(at(push->worker).memory);",
+        "gradients.push_back(at(push.worker).gradients);",
+        "gradients.push_back(at(push.worker).memory);",
     ),
     Mutant(
         "keeps_what_has_no_gradient_from_the_others",  # I22
@@ -684,8 +684,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "comes_back_without_what_was_applied",  # I28
-        "if (applied) make(update);",
-        "",
+        "if (applied) {\n    update(",
+        "if (false) {\n    update(",
     ),
     Mutant(
         "comes_back_without_what_was_skipped",  # I21
@@ -709,7 +709,7 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "comes_back_at_the_clock_of_its_start",  # I24
-        "member.clock = std::max({member.clock, push->clock, round_clock_});",
+        "member.clock = std::max({member.clock, push.clock, round_clock_});",
         "",
     ),
     Mutant(

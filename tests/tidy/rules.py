@@ -267,8 +267,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "csrc/core/settings/operations_config.cc": "tests/cpp/settings/config_test.cc",
     "csrc/core/settings/remote_config.cc": "tests/cpp/settings/config_test.cc",
     "csrc/core/settings/starter.cc": "tests/cpp/settings/config_test.cc",
-    # A part of Shard.
-    "csrc/core/ps/decide/shard_rules.cc": "tests/cpp/ps/decide/shard_test.cc",
     # They mean something only together, with ranks that run.
     "csrc/core/backend/gloo/gloo_group.cc": "tests/cpp/backend/gloo/gloo_backend_test.cc",
     "csrc/core/backend/nccl/nccl_communicator.cc": "tests/cpp/backend/nccl/nccl_backend_test.cc",

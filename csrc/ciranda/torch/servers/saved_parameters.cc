@@ -47,11 +47,11 @@ std::vector<SavedParameter> read_checkpoint(const std::string& path) {
   for (std::size_t table = 0; table < model.tables.size(); ++table) {
     const ps::Table& one = model.tables[table];
     const at::Tensor values = table_tensor(*all, table);
-    all->copy_parameters(table, data_of(values));
+    all->parameters().copy_parameters(table, data_of(values));
     std::vector<at::Tensor> arrays;
     for (std::size_t i = 0; i < kernels::state_arrays(one.rule).size(); ++i) {
       arrays.push_back(table_tensor(*all, table));
-      all->copy_state(table, i, data_of(arrays.back()));
+      all->parameters().copy_state(table, i, data_of(arrays.back()));
     }
     const std::size_t first = ps::first_slots(model)[table];
     for (std::size_t slot = 0; slot < one.slots.size(); ++slot) {
@@ -64,7 +64,7 @@ std::vector<SavedParameter> read_checkpoint(const std::string& path) {
       };
       saved.push_back({.name = one.slots[slot].name,
                        .value = part(values),
-                       .state = state_of(one.rule, all->steps()[first + slot],
+                       .state = state_of(one.rule, all->parameters().steps()[first + slot],
                                          [&](std::size_t array) { return part(arrays[array]); }),
                        .rule = one.rule});
     }

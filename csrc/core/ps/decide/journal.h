@@ -8,7 +8,7 @@
 
 #include "core/base/result.h"
 #include "core/ps/decide/messages.h"
-#include "core/ps/decide/shard.h"
+#include "core/ps/decide/push.h"
 
 namespace ciranda::ps {
 

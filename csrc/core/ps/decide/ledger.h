@@ -11,7 +11,8 @@
 
 #include "core/base/assert.h"
 #include "core/base/result.h"
-#include "core/ps/decide/shard.h"
+#include "core/ps/decide/model.h"
+#include "core/ps/decide/task_parts.h"
 
 namespace ciranda::ps {
 

@@ -10,7 +10,9 @@
 
 #include "core/base/result.h"
 #include "core/ps/decide/origin.h"
-#include "core/ps/decide/shard.h"
+#include "core/ps/decide/push.h"
+#include "core/ps/decide/task_parts.h"
+#include "core/ps/decide/vectors.h"
 
 namespace ciranda::ps {
 
@@ -61,7 +63,7 @@ struct MoveGradients {
   bool operator==(const MoveGradients&) const = default;
 };
 
-// Push is in shard.h. It is answered with an Ack.
+// Push is in push.h. It is answered with an Ack.
 
 // Asks the server to write the newest parameters into the worker's memory. Answered with Ready.
 struct Pull {
@@ -187,7 +189,7 @@ struct Ready {
   std::uint64_t checkpoint = 0;  // the latest announced one, if this is server 0
   bool operator==(const Ready&) const = default;
 };
-// Ack is in shard.h.
+// Ack is in push.h.
 
 // Answers FetchState and FetchSteps.
 struct Fetched {

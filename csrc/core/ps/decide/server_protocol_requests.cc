@@ -22,8 +22,8 @@ Stats ServerProtocol::stats() const {
   stats.held_bytes = shard_->held_bytes();
   stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());
   stats.staleness.assign(counters.staleness.begin(), counters.staleness.end());
-  stats.gradient_bytes = counters.gradient_bytes;
-  stats.parameter_bytes = counters.parameter_bytes;
+  stats.gradient_bytes = shard_->parameters().traffic().gradient_bytes;
+  stats.parameter_bytes = shard_->parameters().traffic().parameter_bytes;
   stats.pulls = pulls_;
   stats.lost = lost_;
   for (const Member& each : members_) {
@@ -59,13 +59,13 @@ Status ServerProtocol::fetch_state(Caller caller, const FetchState& message,
   const auto elements = static_cast<std::uint64_t>(shard_->layout().elements(message.table));
   const auto memory = attached.memory(elements * dtype_bytes(tables[message.table].dtype));
   if (!memory) return memory.error();
-  shard_->copy_state(message.table, message.array, memory.value());
+  shard_->parameters().copy_state(message.table, message.array, memory.value());
   answers.push_back({caller, Fetched{}});
   return {};
 }
 
 Status ServerProtocol::fetch_steps(Caller caller, const Attached& attached, Answers& answers) {
-  const auto steps = shard_->steps();
+  const auto steps = shard_->parameters().steps();
   const auto memory = attached.memory(steps.size_bytes());
   if (!memory) return memory.error();
   std::memcpy(memory.value(), steps.data(), steps.size_bytes());

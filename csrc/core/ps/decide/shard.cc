@@ -2,52 +2,39 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "core/base/assert.h"
-#include "core/kernels/update_rule.h"
+#include "core/ps/decide/refusal.h"
 #include "core/wire/types.h"
 
 namespace ciranda::ps {
 namespace {
 
-std::size_t states_max(const Model& model) {
-  std::size_t most = 0;
-  for (const Table& table : model.tables) {
-    most = std::max(most, kernels::state_arrays(table.rule).size());
+// A vector has the elements that the server has of the parameters.
+std::vector<Vectors::Run> runs_of(const Parameters& parameters) {
+  std::vector<Vectors::Run> runs;
+  for (const Layout::Piece& piece : parameters.layout().pieces(parameters.server())) {
+    runs.push_back({.at = piece.at,
+                    .elements = static_cast<std::size_t>(piece.end - piece.begin),
+                    .dtype = parameters.model().tables[piece.table].dtype});
   }
-  return most;
-}
-
-Error refused(Worker worker, const std::string& why) {
-  return {.code = ErrorCode::kInvalidArgument,
-          .text = "a push of worker " + std::to_string(worker) + " " + why};
+  return runs;
 }
 
 }  // namespace
 
 Shard::Shard(Model model, int servers, int server, int workers)
-    : model_(std::move(model)),
-      layout_(model_, servers),
-      server_(server),
-      first_slot_(first_slots(model_)),
+    : parameters_(std::move(model), servers, server),
       members_(static_cast<std::size_t>(workers)),
-      steps_(slot_count(model_)),
-      parameters_(layout_.share_bytes(server)),
-      vectors_(runs_of(model_, layout_, server), layout_.share_bytes(server)) {
+      vectors_(runs_of(parameters_), layout().share_bytes(server)) {
   CIRANDA_ASSERT(workers <= kLocalRanksMax);
-  for (std::size_t i = states_max(model_); i > 0; --i) {
-    states_.emplace_back(layout_.share_bytes(server));
-  }
-  for (const RowTable& table : model_.row_tables) rows_.emplace_back(table, servers, server);
+  for (const RowTable& table : this->model().row_tables) rows_.emplace_back(table, servers, server);
 }
 
 bool Shard::has_memory() const {
-  return parameters_.data != nullptr &&
-         std::ranges::all_of(states_, [](const auto& state) { return state.data != nullptr; }) &&
-         std::ranges::all_of(rows_, &RowShare::has_memory);
+  return parameters_.has_memory() && std::ranges::all_of(rows_, &RowShare::has_memory);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -70,17 +57,12 @@ void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
 void Shard::give(Worker worker) {
   CIRANDA_ASSERT(!given_ && at(worker).memory != nullptr);  // I22
   given_ = true;
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    const std::size_t bytes = element_bytes(piece.table);
-    std::memcpy(parameters_.data + piece.at,
-                at(worker).memory + layout_.parameters_at(piece.table) +
-                    static_cast<std::size_t>(piece.begin) * bytes,
-                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
-  }
+  parameters_.read_from(at(worker).memory);
 }
 
 std::uint64_t Shard::pull(Worker worker) {
-  copy_parameters(worker);
+  CIRANDA_ASSERT(given_);  // I22
+  parameters_.write_to(at(worker).memory);
   return version_;
 }
 
@@ -112,7 +94,7 @@ void Shard::hear(Worker worker) {
 
 // Returns the clock for a worker that returns, at which it delays nobody and nobody delays it.
 std::uint64_t Shard::clock_of_the_others(bool or_silent) const {
-  return model_.mode.kind == ModeKind::kSync ? round_clock_ : slowest_clock(or_silent);
+  return model().mode.kind == ModeKind::kSync ? round_clock_ : slowest_clock(or_silent);
 }
 
 // Returns the smallest clock of the workers that count. If none counts: UINT64_MAX or, if
@@ -132,26 +114,27 @@ std::uint64_t Shard::slowest_clock(bool or_silent) const {
 
 Status Shard::check(const Push& push) {
   if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= members_.size()) {
-    return refused(push.worker, "came, but the job has no such worker");
+    return refused_push(push.worker, "came, but the job has no such worker");
   }
   const Member& member = at(push.worker);
   if (member.memory == nullptr || !given_)
-    return refused(push.worker, "came before the worker had the parameters");
+    return refused_push(push.worker, "came before the worker had the parameters");
   const bool waits =
       member.held ? push.seq > member.held->seq : member.parked && push.seq > member.parked->seq;
-  if (waits) return refused(push.worker, "came before the worker's previous push was answered");
+  if (waits)
+    return refused_push(push.worker, "came before the worker's previous push was answered");
   if (push.seq > member.decided + 1 || push.seq == 0) {
-    return refused(push.worker, "has the number " + std::to_string(push.seq) + " after " +
-                                    std::to_string(member.decided));
+    return refused_push(push.worker, "has the number " + std::to_string(push.seq) + " after " +
+                                         std::to_string(member.decided));
   }
-  CIRANDA_TRY(check_form(push));
-  if (model_.mode.kind == ModeKind::kSync && push.scale != 1.0) {
-    return refused(push.worker, "is scaled, which is not possible in rounds");
+  CIRANDA_TRY(parameters_.check(push));
+  if (model().mode.kind == ModeKind::kSync && push.scale != 1.0) {
+    return refused_push(push.worker, "is scaled, which is not possible in rounds");
   }
-  if (model_.mode.kind != ModeKind::kAsync && push.into != kParametersVector) {
-    return refused(push.worker, "is for a vector, which only Async() allows");
+  if (model().mode.kind != ModeKind::kAsync && push.into != kParametersVector) {
+    return refused_push(push.worker, "is for a vector, which only Async() allows");
   }
-  CIRANDA_TRY(begin_states(push));
+  CIRANDA_TRY(parameters_.begin_states(push));
   return vectors_.reserve(push.into);
 }
 
@@ -168,13 +151,13 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
       member.held_clock = push.clock;
       return;
     }
-    copy_parameters(push.worker);
+    pull(push.worker);
     acks.push_back(ack);
     return;
   }
   CIRANDA_ASSERT(given_ && push.seq == member.decided + 1);  // I21: check() has accepted it
   CIRANDA_ASSERT(!member.held);                              // I26: by check()
-  if (model_.mode.kind == ModeKind::kSync) {
+  if (model().mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
     push_alone(push, acks);
@@ -182,7 +165,7 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
 }
 
 void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
-  const Mode& mode = model_.mode;
+  const Mode& mode = model().mode;
   const Worker worker = push.worker;
   Member& member = at(worker);
   member.decided = push.seq;
@@ -196,14 +179,13 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
                    staleness > mode.max_staleness)) {
     ack.outcome = repeated ? Outcome::kDuplicate : Outcome::kStale;
     skip(push, ack.outcome);
-    copy_parameters(worker);
+    pull(worker);
   } else {
     const bool weakened = mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kScale;
     const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
-    const Push* const one = &push;
     const bool adds = push.into != kParametersVector;
-    apply({&one, 1}, push.scale / by, {&worker, goes_on && !adds ? 1u : 0u});
-    if (goes_on && adds) copy_parameters(worker);
+    apply({&push, 1}, push.scale / by, {&member.memory, goes_on && !adds ? 1u : 0u});
+    if (goes_on && adds) pull(worker);
     count(worker, ack.outcome);
   }
   ack.version = version_;
@@ -219,18 +201,17 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
 
 // kSsp: returns true if no worker that counts is behind `clock` by more than the staleness.
 bool Shard::may_go_on(std::uint64_t clock) const {
-  if (model_.mode.kind != ModeKind::kSsp) return true;
+  if (model().mode.kind != ModeKind::kSsp) return true;
   const std::uint64_t slowest = slowest_clock(/*or_silent=*/false);
-  return clock <= slowest || clock - slowest <= model_.mode.staleness;
+  return clock <= slowest || clock - slowest <= model().mode.staleness;
 }
 
 void Shard::release(std::vector<Ack>& acks) {
   for (Member& member : members_) {
     if (!member.held || !may_go_on(member.held_clock)) continue;
-    CIRANDA_ASSERT(model_.mode.kind == ModeKind::kSsp);  // I24: others never wait here
+    CIRANDA_ASSERT(model().mode.kind == ModeKind::kSsp);  // I24: others never wait here
     Ack ack = *std::exchange(member.held, std::nullopt);
-    copy_parameters(ack.worker);
-    ack.version = version_;
+    ack.version = pull(ack.worker);
     acks.push_back(ack);
   }
 }
@@ -244,7 +225,7 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
     member.decided = push.seq;
     member.clock = std::max(member.clock, round_clock_);
     skip(push, Outcome::kLate);
-    copy_parameters(push.worker);
+    pull(push.worker);
     acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
     return finish_round(acks);
   }
@@ -256,32 +237,33 @@ void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
 // no push in the round, and its clock is below the round's. A worker that is not below may be
 // waiting for this round at another server. A silent worker's push is part of the round.
 void Shard::finish_round(std::vector<Ack>& acks) {
-  if (model_.mode.kind != ModeKind::kSync) return;
-  std::vector<const Push*> pushes;
-  std::vector<Worker> workers;
+  if (model().mode.kind != ModeKind::kSync) return;
+  std::vector<Push> pushes;
+  std::vector<std::byte*> targets;
   std::uint64_t clock = UINT64_MAX;
   for (const Member& member : members_) {
     if (!member.parked) continue;
     CIRANDA_ASSERT(member.parked->base >= version_);  // I24: it is of this round
     clock = std::min(clock, member.parked->clock);
-    pushes.push_back(&*member.parked);
-    workers.push_back(member.parked->worker);
+    targets.push_back(member.memory);
   }
   const auto missing = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [&](const Member& member) {
         return !member.parked && member.counts() && member.clock < clock;
       }));
-  if (pushes.empty() || missing > model_.mode.backup_workers) return;
-  apply(pushes, 1.0 / static_cast<double>(pushes.size()), workers);
+  if (targets.empty() || missing > model().mode.backup_workers) return;
+  for (Member& member : members_) {
+    if (member.parked) pushes.push_back(*std::exchange(member.parked, std::nullopt));
+  }
+  apply(pushes, 1.0 / static_cast<double>(pushes.size()), targets);
   round_clock_ = std::max(round_clock_, clock);
-  for (const Worker worker : workers) {
-    Member& member = at(worker);
-    CIRANDA_ASSERT(member.parked->seq == member.decided + 1);  // I21
-    member.decided = member.parked->seq;
+  for (const Push& push : pushes) {
+    Member& member = at(push.worker);
+    CIRANDA_ASSERT(push.seq == member.decided + 1);  // I21
+    member.decided = push.seq;
     member.clock = std::max(member.clock, round_clock_);
-    member.parked.reset();
-    count(worker, Outcome::kApplied);
-    acks.push_back({worker, member.decided, Outcome::kApplied, version_, member.clock});
+    count(push.worker, Outcome::kApplied);
+    acks.push_back({push.worker, push.seq, Outcome::kApplied, version_, member.clock});
   }
 }
 
@@ -296,113 +278,24 @@ void Shard::count_staleness(std::uint64_t staleness) {
   ++counters_.staleness[std::min(bin, counters_.staleness.size() - 1)];
 }
 
-// -------------------------------------------------------------------------------------------
-// Memory
-
-void Shard::apply(std::span<const Push* const> pushes, double scale,
-                  std::span<const Worker> targets) {
-  CIRANDA_ASSERT(std::ranges::all_of(
-      targets, [&](Worker worker) { return at(worker).memory != nullptr; }));  // I22
+void Shard::apply(std::span<const Push> pushes, double scale, std::span<std::byte* const> targets) {
+  CIRANDA_ASSERT(std::ranges::count(targets, nullptr) == 0);  // I22
   if (journal_ != nullptr) write_applied(pushes, scale);
-  Update update{.pushes = pushes, .gradients = {}, .scale = scale, .targets = targets};
-  for (const Push* push : pushes) update.gradients.push_back(at(push->worker).gradients);
-  make(update);
+  std::vector<const std::byte*> gradients;
+  for (const Push& push : pushes) gradients.push_back(at(push.worker).gradients);
+  update({.pushes = pushes, .gradients = gradients, .scale = scale, .targets = targets});
 }
 
-void Shard::make(const Update& update) {
-  CIRANDA_ASSERT(!update.pushes.empty() && update.pushes.size() <= kLocalRanksMax &&
-                 update.gradients.size() == update.pushes.size());
-  Used used(steps_.size());
-  for (const Push* push : update.pushes) {
-    for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || push->used[i];
-  }
-  std::vector<RuleRun> runs;
-  std::size_t table = model_.tables.size();  // the table of `runs`
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    if (table != piece.table) {
-      table = piece.table;
-      runs = runs_of(table, update, used);
-    }
-    make_piece(piece, update, runs);
-  }
-  const bool steps = update.pushes.front()->into == kParametersVector;
-  for (std::size_t i = 0; i < used.size(); ++i) steps_[i] += steps && used[i] ? 1 : 0;
+void Shard::update(Parameters::Update update) {
+  const VectorId into = update.pushes.front().into;
+  if (into != kParametersVector) update.vector = vectors_.data(into);
+  parameters_.update(update);
   ++version_;
 }
 
-// Updates the runs of a piece. The parameters between the runs are only copied to the targets,
-// which may not have their latest values.
-void Shard::make_piece(const Layout::Piece& piece, const Update& update,
-                       std::span<const RuleRun> runs) {
-  const std::size_t bytes = element_bytes(piece.table);
-  const VectorId into = update.pushes.front()->into;
-  const bool adds = into != kParametersVector;
-  const kernels::StateArray* const kept =
-      kernels::state_arrays(model_.tables[piece.table].rule).data();
-  std::byte* const target = adds ? vectors_.data(into) : parameters_.data;
-  const std::size_t push_count = update.pushes.size();
-  const std::span<const Worker> targets = update.targets;
-  std::array<const std::byte*, kLocalRanksMax> gradients;
-  std::array<std::byte*, kLocalRanksMax + 1> parameters;
-  std::array<std::byte*, 3> states;
-  std::int64_t next = piece.begin;
-  for (const RuleRun& run : runs) {
-    const std::int64_t begin = std::max(run.begin, piece.begin);
-    const std::int64_t end = std::min(run.end, piece.end);
-    if (begin >= end) continue;
-    CIRANDA_ASSERT(begin >= next);  // I22: no element is updated twice
-    copy_range(piece, next, begin, targets);
-    next = end;
-    const std::uint64_t in_table = static_cast<std::uint64_t>(begin) * bytes;
-    const std::uint64_t own = piece.at + static_cast<std::uint64_t>(begin - piece.begin) * bytes;
-    const std::uint64_t gradients_at =
-        update.packed ? own : layout_.gradients_at(piece.table) + in_table;
-    for (std::size_t i = 0; i < push_count; ++i) gradients[i] = update.gradients[i] + gradients_at;
-    parameters[0] = target + own;
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      parameters[1 + i] = at(targets[i]).memory + layout_.parameters_at(piece.table) + in_table;
-    }
-    const auto arrays = kernels::state_arrays(*run.rule);
-    const auto skipped = arrays.empty() ? 0 : static_cast<std::size_t>(arrays.data() - kept);
-    CIRANDA_ASSERT(skipped + arrays.size() <= states_.size());  // by begin_states()
-    for (std::size_t i = 0; i < arrays.size(); ++i) states[i] = states_[skipped + i].data + own;
-    const auto elements = static_cast<std::size_t>(end - begin);
-    kernels::update(*run.rule, {.dtype = model_.tables[piece.table].dtype,
-                                .step = run.step,
-                                .gradient_scale = update.scale,
-                                .fresh_state = run.step == 1,
-                                .gradients = {gradients.data(), push_count},
-                                .parameters = {parameters.data(), 1 + targets.size()},
-                                .states = {states.data(), arrays.size()},
-                                .gradient_outputs = {},
-                                .count = elements});
-    counters_.gradient_bytes += push_count * elements * bytes;
-    counters_.parameter_bytes += targets.size() * elements * bytes;
-  }
-  copy_range(piece, next, piece.end, targets);
-}
-
-void Shard::copy_range(const Layout::Piece& piece, std::int64_t begin, std::int64_t end,
-                       std::span<const Worker> targets) {
-  if (begin >= end) return;
-  CIRANDA_ASSERT(begin >= piece.begin && end <= piece.end);
-  const std::size_t bytes = element_bytes(piece.table);
-  const std::size_t size = static_cast<std::size_t>(end - begin) * bytes;
-  const std::byte* from =
-      parameters_.data + piece.at + static_cast<std::size_t>(begin - piece.begin) * bytes;
-  for (const Worker worker : targets) {
-    std::memcpy(at(worker).memory + layout_.parameters_at(piece.table) +
-                    static_cast<std::size_t>(begin) * bytes,
-                from, size);
-    counters_.parameter_bytes += size;
-  }
-}
-
-void Shard::copy_parameters(Worker worker) {
-  CIRANDA_ASSERT(given_ && at(worker).memory != nullptr);  // I22
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    copy_range(piece, piece.begin, piece.end, {&worker, 1});
-  }
+Result<std::vector<double>> Shard::work(const VectorWork& work) {
+  CIRANDA_ASSERT(given_);
+  return vectors_.work(work, parameters_.data());
 }
 
 }  // namespace ciranda::ps

@@ -1,6 +1,5 @@
 // Saves and restores a shard; writes to its journal and replays it.
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +12,6 @@
 namespace ciranda::ps {
 namespace {
 
-// Limit of a slot's restored steps; as many again can follow.
-constexpr std::uint64_t kStepsMax = INT64_MAX / 2;
-
 Error no_change_of_this(const char* why) {
   return {.code = ErrorCode::kMalformed, .text = std::string("a stored change ") + why};
 }
@@ -25,14 +21,14 @@ Error no_change_of_this(const char* why) {
 // -------------------------------------------------------------------------------------------
 // Journal
 
-void Shard::write_applied(std::span<const Push* const> pushes, double scale) const {
+void Shard::write_applied(std::span<const Push> pushes, double scale) const {
   Change change{.kind = Change::Kind::kApplied, .scale = scale};
   Journal::Data data;
-  const auto share = layout_.gradients_of(server_);
-  for (const Push* push : pushes) {
-    change.pushes.push_back(*push);
+  const auto share = layout().gradients_of(parameters_.server());
+  for (const Push& push : pushes) {
+    change.pushes.push_back(push);
     for (const auto& [begin, bytes] : share) {
-      data.emplace_back(at(push->worker).gradients + begin, bytes);
+      data.emplace_back(at(push.worker).gradients + begin, bytes);
     }
   }
   journal_->write(change, data);
@@ -46,36 +42,33 @@ void Shard::skip(const Push& push, Outcome outcome) {
 
 Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   if (change.kind == Change::Kind::kRows) return repeat_rows(change, data);
-  const std::uint64_t share = layout_.share_bytes(server_);
+  const std::uint64_t share = layout().share_bytes(parameters_.server());
   if (change.pushes.empty()) return no_change_of_this("names no worker");
-  Update update{.pushes = {}, .gradients = {}, .packed = true, .scale = change.scale};
-  std::vector<const Push*> pushes;
+  std::vector<const std::byte*> gradients;
   for (const Push& push : change.pushes) {
-    if (static_cast<std::size_t>(push.worker) >= members_.size() || !check_form(push) ||
-        !begin_states(push) || !vectors_.reserve(push.into)) {
+    if (static_cast<std::size_t>(push.worker) >= members_.size() || !parameters_.check(push) ||
+        !parameters_.begin_states(push) || !vectors_.reserve(push.into)) {
       return no_change_of_this("belongs to another model");
     }
-    update.gradients.push_back(data.data() + pushes.size() * share);
-    pushes.push_back(&push);
+    gradients.push_back(data.data() + gradients.size() * share);
   }
   const bool applied = change.kind == Change::Kind::kApplied;
-  if (data.size() != (applied ? pushes.size() * share : 0)) {
+  if (data.size() != (applied ? change.pushes.size() * share : 0)) {
     return no_change_of_this("does not have the gradients that it lists");
   }
-  update.pushes = pushes;
-  if (applied) make(update);
-  if (applied && model_.mode.kind == ModeKind::kSync) {
-    const auto slowest = std::min_element(
-        pushes.begin(), pushes.end(),
-        [](const Push* one, const Push* other) { return one->clock < other->clock; });
-    round_clock_ = std::max(round_clock_, (*slowest)->clock);
+  if (applied) {
+    update(
+        {.pushes = change.pushes, .gradients = gradients, .packed = true, .scale = change.scale});
   }
-  for (const Push* push : pushes) {
-    Member& member = at(push->worker);
-    member.decided = std::max(member.decided, push->seq);
-    member.clock = std::max({member.clock, push->clock, round_clock_});
-    (void)parts_.add(push->of);
-    count(push->worker, change.outcome);
+  if (applied && model().mode.kind == ModeKind::kSync) {
+    round_clock_ = std::max(round_clock_, std::ranges::min(change.pushes, {}, &Push::clock).clock);
+  }
+  for (const Push& push : change.pushes) {
+    Member& member = at(push.worker);
+    member.decided = std::max(member.decided, push.seq);
+    member.clock = std::max({member.clock, push.clock, round_clock_});
+    (void)parts_.add(push.of);
+    count(push.worker, change.outcome);
   }
   return {};
 }
@@ -84,70 +77,21 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
 // Snapshots
 
 std::uint64_t Shard::held_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    const std::uint64_t arrays = 1 + kernels::state_arrays(model_.tables[piece.table].rule).size();
-    bytes +=
-        arrays * static_cast<std::uint64_t>(piece.end - piece.begin) * element_bytes(piece.table);
-  }
+  std::uint64_t bytes = parameters_.held_bytes();
   for (const RowShare& rows : rows_) bytes += rows.held_bytes();
   return bytes;
 }
 
-void Shard::copy_state(std::size_t table, std::size_t array, std::byte* into) const {
-  CIRANDA_ASSERT(array < states_.size());
-  copy_table(table, states_[array].data, into);
-}
-
-void Shard::copy_parameters(std::size_t table, std::byte* into) const {
-  copy_table(table, parameters_.data, into);
-}
-
-void Shard::copy_table(std::size_t table, const std::byte* from, std::byte* into) const {
-  CIRANDA_ASSERT(table < model_.tables.size());
-  const std::size_t bytes = element_bytes(table);
-  for (const Layout::Piece& piece : layout_.pieces(server_)) {
-    if (piece.table != table) continue;
-    std::memcpy(into + static_cast<std::size_t>(piece.begin) * bytes, from + piece.at,
-                static_cast<std::size_t>(piece.end - piece.begin) * bytes);
-  }
-}
-
-// A part may have state that others lack: SGD's momentum begins with a push.
 void Shard::take_over(const Shard& part) {
-  CIRANDA_ASSERT(part.given_ && difference(model_, part.model_).empty());
-  for (std::size_t table = 0; table < model_.tables.size(); ++table) {
-    const kernels::UpdateRule& theirs = part.model_.tables[table].rule;
-    kernels::UpdateRule& own = model_.tables[table].rule;
-    if (kernels::state_count(own) < kernels::state_count(theirs)) own.momentum = theirs.momentum;
-  }
-  while (states_.size() < part.states_.size()) states_.emplace_back(layout_.share_bytes(server_));
-  if (!has_memory()) return;
-  for (const Layout::Piece& own : layout_.pieces(server_)) {
-    const std::size_t bytes = element_bytes(own.table);
-    for (const Layout::Piece& theirs : part.layout_.pieces(part.server_)) {
-      const std::int64_t begin = std::max(own.begin, theirs.begin);
-      const std::int64_t end = std::min(own.end, theirs.end);
-      if (own.table != theirs.table || begin >= end) continue;
-      const auto size = static_cast<std::size_t>(end - begin) * bytes;
-      const std::uint64_t to = own.at + static_cast<std::uint64_t>(begin - own.begin) * bytes;
-      const std::uint64_t from =
-          theirs.at + static_cast<std::uint64_t>(begin - theirs.begin) * bytes;
-      std::memcpy(parameters_.data + to, part.parameters_.data + from, size);
-      for (std::size_t i = 0; i < part.states_.size(); ++i) {
-        std::memcpy(states_[i].data + to, part.states_[i].data + from, size);
-      }
-    }
-  }
-  for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = std::max(steps_[i], part.steps_[i]);
+  CIRANDA_ASSERT(part.given_);
+  if (!has_memory() || !parameters_.take_over(part.parameters_)) return;
   for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].take_over(part.rows_[i]);
   given_ = true;
 }
 
 Shard::Arrays Shard::arrays() {
-  const std::uint64_t bytes = layout_.share_bytes(server_);
-  Arrays arrays = {{parameters_.data, bytes}};
-  for (const ZeroArray& state : states_) arrays.emplace_back(state.data, bytes);
+  Arrays arrays = parameters_.arrays();
+  const std::uint64_t bytes = layout().share_bytes(parameters_.server());
   for (VectorId vector = 1; vector <= vectors_.count(); ++vector) {
     arrays.emplace_back(vectors_.data(vector), bytes);
   }
@@ -161,8 +105,7 @@ void Shard::save(std::vector<std::byte>& out) const {
   Writer writer(out);
   writer.varint(version_);
   writer.varint(round_clock_);
-  writer.varint(steps_.size());
-  for (const std::int64_t steps : steps_) writer.varint(static_cast<std::uint64_t>(steps));
+  parameters_.save(writer);
   writer.varint(members_.size());
   for (const Member& member : members_) {
     writer.varint(member.decided);
@@ -181,10 +124,7 @@ Status Shard::restore(std::span<const std::byte> saved) {
   Reader in(saved);
   version_ = in.varint("shard.version", UINT64_MAX);
   round_clock_ = in.varint("shard.round_clock", UINT64_MAX);
-  if (in.count("shard.steps", kSlotsMax, 1) != steps_.size()) in.fail("shard.steps", "are others");
-  for (std::int64_t& steps : steps_) {
-    steps = static_cast<std::int64_t>(in.varint("shard.steps", kStepsMax));
-  }
+  parameters_.restore(in);
   if (in.count("shard.workers", kLocalRanksMax, 2) != members_.size()) {
     in.fail("shard.workers", "are others");
   }

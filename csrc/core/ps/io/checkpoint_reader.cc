@@ -104,7 +104,7 @@ std::string CheckpointReader::part_name(int server) const {
 Result<CheckpointReader::Part> CheckpointReader::part(int server) const {
   Part part;
   CIRANDA_TRY(read_snapshot(part_name(server), part.job, part.shard));
-  if (part.shard->layout().servers() != servers_ || part.shard->server() != server) {
+  if (part.shard->layout().servers() != servers_ || part.shard->parameters().server() != server) {
     return cannot_use(part_name(server), "it belongs to another server");
   }
   CIRANDA_TRY(repeat_late(folder_ + "/" + part_file(kLateFile, server, servers_), *part.shard));

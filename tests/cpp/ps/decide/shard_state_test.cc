@@ -203,7 +203,7 @@ TEST(ShardState, ASnapshotAndTheChangesSinceMakeItAgainToTheBit) {
       ASSERT_TRUE(one.restore(now.saved).ok());
       ASSERT_TRUE(other.restore(again.saved).ok());
       EXPECT_EQ(other.version(), one.version());
-      EXPECT_TRUE(std::ranges::equal(other.steps(), one.steps()));
+      EXPECT_TRUE(std::ranges::equal(other.parameters().steps(), one.parameters().steps()));
       for (Worker worker = 0; worker < kWorkers; ++worker) {
         EXPECT_EQ(other.decided(worker), one.decided(worker));
       }

@@ -236,7 +236,7 @@ TEST_P(ShardOnServers, SlotsWithoutAGradientStayButAreTold) {
   job.push(0, 2.0f, 1.0, {true, false, true, false});
   EXPECT_EQ(job.parameter_of_slots(0, {0, 2}), 7.0f);
   EXPECT_EQ(job.parameter_of_slots(0, {1, 3}), 9.0f);
-  const auto steps = job.shard(0).steps();
+  const auto steps = job.shard(0).parameters().steps();
   EXPECT_EQ(std::vector<std::int64_t>(steps.begin(), steps.end()),
             (std::vector<std::int64_t>{2, 1, 2, 1}));
 }
@@ -250,7 +250,8 @@ TEST(Shard, StateIsGivenFromAllServers) {
   for (std::size_t table = 0; table < 2; ++table) {
     std::vector<float> state(static_cast<std::size_t>(job.layout().elements(table)));
     for (std::size_t server = 0; server < 2; ++server) {
-      job.shard(server).copy_state(table, 0, reinterpret_cast<std::byte*>(state.data()));
+      job.shard(server).parameters().copy_state(table, 0,
+                                                reinterpret_cast<std::byte*>(state.data()));
     }
     for (const Layout::Place& slot : job.layout().slots(table)) {
       for (auto i = slot.begin; i < slot.end; ++i) {
@@ -583,7 +584,7 @@ TEST(Shard, TakesOverPartsOfWhichOneHasMomentum) {
     for (const std::size_t part : {0u, 1u}) whole.take_over(job.shard(part));
     ASSERT_EQ(kernels::state_count(whole.model().tables[0].rule), 1);
     std::vector<float> momentum(1 << 16);
-    whole.copy_state(0, 0, reinterpret_cast<std::byte*>(momentum.data()));
+    whole.parameters().copy_state(0, 0, reinterpret_cast<std::byte*>(momentum.data()));
     const auto has_it = std::ranges::count(momentum, 1.0f);
     EXPECT_GT(has_it, 0);
     EXPECT_EQ(has_it + std::ranges::count(momentum, 0.0f), 1 << 16);

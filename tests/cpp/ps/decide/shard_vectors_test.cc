@@ -53,7 +53,7 @@ TEST_F(ShardVectorsTest, GradientsAreAddedBesideTheParameters) {
   add(zero_, 0, 3);
   answer<Ack>(zero_);
   EXPECT_EQ(parameter(zero_), -1.0f);
-  EXPECT_EQ(protocol_->shard()->steps()[0], 1);
+  EXPECT_EQ(protocol_->shard()->parameters().steps()[0], 1);
   EXPECT_EQ(work(1, {}, {{1, 1}, {1, 0}, {0, 0}}),
             (std::vector<double>{4 * kElements, -2 * kElements, kElements}));
   EXPECT_EQ(work(2, {{.into = 0, .terms = {{0, 1.0}, {1, 0.5}}}, {.into = 1}}, {{0, 0}, {1, 1}}),

@@ -56,8 +56,8 @@ class CheckpointReaderTest : public testing::Service {
         const auto size = static_cast<std::size_t>(one.layout().elements(table)) * 4;
         tables[2 * table].resize(size);
         tables[2 * table + 1].resize(size);
-        one.copy_parameters(table, tables[2 * table].data());
-        one.copy_state(table, 0, tables[2 * table + 1].data());
+        one.parameters().copy_parameters(table, tables[2 * table].data());
+        one.parameters().copy_state(table, 0, tables[2 * table + 1].data());
       }
     }
     return tables;
@@ -84,7 +84,7 @@ TEST_F(CheckpointReaderTest, GivesEachServerItsShareOfWhatOthersHeld) {
   ASSERT_TRUE(reader.ok()) << reader.error().text;
   EXPECT_EQ(reader.value().servers(), 3);
   for (const int servers : {1, 2, 3, 5}) EXPECT_EQ(tables_of(reader.value(), servers), held);
-  EXPECT_EQ(reader.value().share(0, 1, 1).value()->steps().front(), 10);
+  EXPECT_EQ(reader.value().share(0, 1, 1).value()->parameters().steps().front(), 10);
 }
 
 TEST_F(CheckpointReaderTest, AJobGoesOnWithItAsWithoutTheBreak) {
