@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/ps/decide/journal.h"
 #include "core/ps/decide/refusal.h"
 #include "core/wire/types.h"
 
@@ -28,13 +29,9 @@ std::vector<Vectors::Run> runs_of(const Parameters& parameters) {
 Shard::Shard(Model model, int servers, int server, int workers)
     : parameters_(std::move(model), servers, server),
       members_(static_cast<std::size_t>(workers)),
-      vectors_(runs_of(parameters_), layout().share_bytes(server)) {
+      vectors_(runs_of(parameters_), layout().share_bytes(server)),
+      rows_(this->model(), servers, server, workers) {
   CIRANDA_ASSERT(workers <= kLocalRanksMax);
-  for (const RowTable& table : this->model().row_tables) rows_.emplace_back(table, servers, server);
-}
-
-bool Shard::has_memory() const {
-  return parameters_.has_memory() && std::ranges::all_of(rows_, &RowShare::has_memory);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -293,9 +290,31 @@ void Shard::update(Parameters::Update update) {
   ++version_;
 }
 
+// -------------------------------------------------------------------------------------------
+// Vectors and rows
+
 Result<std::vector<double>> Shard::work(const VectorWork& work) {
   CIRANDA_ASSERT(given_);
   return vectors_.work(work, parameters_.data());
+}
+
+Status Shard::pull_rows(std::size_t table, std::span<const std::uint64_t> rows, std::byte* into) {
+  CIRANDA_ASSERT(given_);
+  return rows_.pull(table, rows, into);
+}
+
+Status Shard::push_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
+                        const std::byte* gradients) {
+  CIRANDA_ASSERT(given_);
+  CIRANDA_TRY(rows_.check(push, rows));
+  if (push.seq <= rows_.decided(worker)) return {};  // decided before
+  if (journal_ != nullptr) {
+    const auto numbers = std::as_bytes(rows);
+    journal_->write({.kind = Change::Kind::kRows, .worker = worker, .rows = push},
+                    {numbers, {gradients, rows.size() * rows_.row_bytes(push.table)}});
+  }
+  rows_.push(worker, push, rows, gradients);
+  return {};
 }
 
 }  // namespace ciranda::ps

@@ -12,7 +12,7 @@
 #include "core/ps/decide/model.h"
 #include "core/ps/decide/parameters.h"
 #include "core/ps/decide/push.h"
-#include "core/ps/decide/rows.h"
+#include "core/ps/decide/row_tables.h"
 #include "core/ps/decide/task_parts.h"
 #include "core/ps/decide/vectors.h"
 
@@ -25,7 +25,6 @@ struct ShardCounters {
 };
 
 struct Change;
-struct PushRows;
 class Journal;
 
 // One server's pieces of the parameters, tables of rows and vectors. It decides each push once,
@@ -41,7 +40,7 @@ class Shard {
   Shard(Model model, int servers, int server, int workers);
 
   // Returns false if memory could not be allocated; the shard is then unusable.
-  bool has_memory() const;
+  bool has_memory() const { return parameters_.has_memory() && rows_.has_memory(); }
 
   const Model& model() const { return parameters_.model(); }
   // Call it before any worker has entered.
@@ -93,16 +92,14 @@ class Shard {
   // parameters. The workers' memory stays unchanged.
   Result<std::vector<double>> work(const VectorWork& work);
 
-  // --- Tables of rows. An invalid table or row is kInvalidArgument. ---
-
-  // Copies rows to `into`, one after another. `rows`: rows of this server, ascending.
+  // Copies rows to `into`: see RowTables::pull().
   Status pull_rows(std::size_t table, std::span<const std::uint64_t> rows, std::byte* into);
-  // Applies a worker's push of rows. It counts once, by its seq and by its part of a task.
-  // `gradients` has those of the rows one after another; or initial values, if the push begins.
+  // Applies a worker's push of rows once: see RowTables::push(). An invalid table or row is
+  // kInvalidArgument.
   Status push_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
                    const std::byte* gradients);
   // Returns the seq of the worker's latest decided push of rows.
-  std::uint64_t decided_rows(Worker worker) const { return at(worker).decided_rows; }
+  std::uint64_t decided_rows(Worker worker) const { return rows_.decided(worker); }
 
   // Writes every change of the state to `journal` from here on, before it changes any parameters.
   // null: to none.
@@ -126,7 +123,7 @@ class Shard {
   std::uint64_t version() const { return version_; }
   const ShardCounters& counters() const { return counters_; }
   // Bytes of parameters, state and rows.
-  std::uint64_t held_bytes() const;
+  std::uint64_t held_bytes() const { return parameters_.held_bytes() + rows_.held_bytes(); }
 
  private:
   enum class Presence : std::uint8_t { kExpected, kHere, kSilent, kGone };
@@ -136,7 +133,6 @@ class Shard {
     std::byte* memory = nullptr;
     const std::byte* gradients = nullptr;
     std::uint64_t decided = 0;
-    std::uint64_t decided_rows = 0;
     std::uint64_t pushes = 0;
     std::uint64_t clock = 0;     // of its latest push, or the one that counts instead
     std::optional<Push> parked;  // kSync: waits until its round is complete
@@ -162,11 +158,6 @@ class Shard {
   // into `targets`, the memory of workers.
   void apply(std::span<const Push> pushes, double scale, std::span<std::byte* const> targets);
   void update(Parameters::Update update);
-  Status check_rows(std::size_t table, std::span<const std::uint64_t> rows) const;
-  Status check_push(const PushRows& push, std::span<const std::uint64_t> rows) const;
-  Status repeat_rows(const Change& change, std::span<const std::byte> data);
-  void apply_rows(Worker worker, const PushRows& push, std::span<const std::uint64_t> rows,
-                  const std::byte* gradients);
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push> pushes, double scale) const;
   void count(Worker worker, Outcome outcome);
@@ -178,9 +169,8 @@ class Shard {
   std::uint64_t version_ = 0;
   std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   TaskParts parts_;
-  TaskParts row_parts_;
   Vectors vectors_;
-  std::vector<RowShare> rows_;  // by table of rows
+  RowTables rows_;
   ShardCounters counters_;
   Journal* journal_ = nullptr;
 };

@@ -1,5 +1,6 @@
 // Saves and restores a shard; writes to its journal and replays it.
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +42,9 @@ void Shard::skip(const Push& push, Outcome outcome) {
 }
 
 Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
-  if (change.kind == Change::Kind::kRows) return repeat_rows(change, data);
+  if (change.kind == Change::Kind::kRows) {
+    return rows_.repeat(change.worker, change.rows, data);
+  }
   const std::uint64_t share = layout().share_bytes(parameters_.server());
   if (change.pushes.empty()) return no_change_of_this("names no worker");
   std::vector<const std::byte*> gradients;
@@ -76,16 +79,10 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
 // -------------------------------------------------------------------------------------------
 // Snapshots
 
-std::uint64_t Shard::held_bytes() const {
-  std::uint64_t bytes = parameters_.held_bytes();
-  for (const RowShare& rows : rows_) bytes += rows.held_bytes();
-  return bytes;
-}
-
 void Shard::take_over(const Shard& part) {
   CIRANDA_ASSERT(part.given_);
   if (!has_memory() || !parameters_.take_over(part.parameters_)) return;
-  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].take_over(part.rows_[i]);
+  rows_.take_over(part.rows_);
   given_ = true;
 }
 
@@ -95,9 +92,7 @@ Shard::Arrays Shard::arrays() {
   for (VectorId vector = 1; vector <= vectors_.count(); ++vector) {
     arrays.emplace_back(vectors_.data(vector), bytes);
   }
-  for (RowShare& rows : rows_) {
-    for (const auto& array : rows.arrays()) arrays.push_back(array);
-  }
+  std::ranges::copy(rows_.arrays(), std::back_inserter(arrays));
   return arrays;
 }
 
@@ -114,9 +109,7 @@ void Shard::save(std::vector<std::byte>& out) const {
   for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
   parts_.save(writer);
   writer.varint(vectors_.count());
-  row_parts_.save(writer);
-  for (const Member& member : members_) writer.varint(member.decided_rows);
-  for (const RowShare& rows : rows_) rows.save(writer);
+  rows_.save(writer);
 }
 
 Status Shard::restore(std::span<const std::byte> saved) {
@@ -137,11 +130,7 @@ Status Shard::restore(std::span<const std::byte> saved) {
   }
   parts_.restore(in);
   const auto vectors = static_cast<VectorId>(in.varint("shard.vectors", kVectorsMax - 1));
-  row_parts_.restore(in);
-  for (Member& member : members_) {
-    member.decided_rows = in.varint("shard.decided_rows", UINT64_MAX);
-  }
-  for (RowShare& rows : rows_) rows.restore(in);
+  rows_.restore(in);
   if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
   if (!in.ok()) return in.error();
   CIRANDA_TRY(vectors_.reserve(vectors));
