@@ -549,7 +549,7 @@ _OF_RING = (
 _OF_PARAMETER_SERVER = (
     Mutant(
         "applies_a_push_twice",  # I21
-        "if (push.seq <= member.decided) {",
+        "if (push.seq <= decided_.latest(push.worker)) {",
         "if (false) {",
     ),
     Mutant(

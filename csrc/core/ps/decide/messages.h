@@ -238,7 +238,7 @@ struct Stats {
   std::uint64_t busy_ns = 0;             // time spent on messages
   std::uint64_t oldest_ns = 0;           // longest time that a message has waited for its turn
   std::vector<std::uint64_t> outcomes;   // by Outcome
-  std::vector<std::uint64_t> staleness;  // see ShardCounters
+  std::vector<std::uint64_t> staleness;  // see PushCounters
   std::uint64_t gradient_bytes = 0;      // read
   std::uint64_t parameter_bytes = 0;     // written to workers
   std::uint64_t pulls = 0;

@@ -17,7 +17,7 @@ constexpr std::size_t kAveragesMax = 1024;  // names
 Stats ServerProtocol::stats() const {
   Stats stats;
   if (!shard_) return stats;
-  const ShardCounters& counters = shard_->counters();
+  const PushCounters& counters = shard_->counters();
   stats.version = shard_->version();
   stats.held_bytes = shard_->held_bytes();
   stats.outcomes.assign(counters.outcomes.begin(), counters.outcomes.end());

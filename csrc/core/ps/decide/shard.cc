@@ -1,7 +1,6 @@
 #include "core/ps/decide/shard.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 
@@ -28,6 +27,7 @@ std::vector<Vectors::Run> runs_of(const Parameters& parameters) {
 
 Shard::Shard(Model model, int servers, int server, int workers)
     : parameters_(std::move(model), servers, server),
+      decided_(workers),
       members_(static_cast<std::size_t>(workers)),
       vectors_(runs_of(parameters_), layout().share_bytes(server)),
       rows_(this->model(), servers, server, workers) {
@@ -46,7 +46,7 @@ void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
   member.presence = Presence::kHere;
   member.memory = memory;
   member.gradients = memory;
-  member.decided = std::max(member.decided, decided);
+  decided_.skip_to(worker, decided);
   member.parked.reset();
   member.held.reset();
 }
@@ -120,9 +120,10 @@ Status Shard::check(const Push& push) {
       member.held ? push.seq > member.held->seq : member.parked && push.seq > member.parked->seq;
   if (waits)
     return refused_push(push.worker, "came before the worker's previous push was answered");
-  if (push.seq > member.decided + 1 || push.seq == 0) {
+  const std::uint64_t decided = decided_.latest(push.worker);
+  if (push.seq > decided + 1 || push.seq == 0) {
     return refused_push(push.worker, "has the number " + std::to_string(push.seq) + " after " +
-                                         std::to_string(member.decided));
+                                         std::to_string(decided));
   }
   CIRANDA_TRY(parameters_.check(push));
   if (model().mode.kind == ModeKind::kSync && push.scale != 1.0) {
@@ -137,8 +138,8 @@ Status Shard::check(const Push& push) {
 
 void Shard::push(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
-  if (push.seq <= member.decided) {
-    count(push.worker, Outcome::kDuplicate);
+  if (push.seq <= decided_.latest(push.worker)) {
+    decided_.count_duplicate();
     if (member.held && member.held->seq == push.seq) return;  // release() will answer it
     // A worker that has returned has the clock of the slowest. It must not wait for itself (I27).
     member.clock = std::max(member.clock, push.clock);
@@ -152,8 +153,8 @@ void Shard::push(Push push, std::vector<Ack>& acks) {
     acks.push_back(ack);
     return;
   }
-  CIRANDA_ASSERT(given_ && push.seq == member.decided + 1);  // I21: check() has accepted it
-  CIRANDA_ASSERT(!member.held);                              // I26: by check()
+  CIRANDA_ASSERT(given_ && push.seq == decided_.latest(push.worker) + 1);  // I21: by check()
+  CIRANDA_ASSERT(!member.held);                                            // I26: by check()
   if (model().mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
@@ -165,13 +166,12 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   const Mode& mode = model().mode;
   const Worker worker = push.worker;
   Member& member = at(worker);
-  member.decided = push.seq;
   member.clock = std::max(member.clock, push.clock);
   const std::uint64_t staleness = version_ - std::min(push.base, version_);
-  count_staleness(staleness);
+  decided_.count_staleness(staleness);
   Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .clock = member.clock};
   const bool goes_on = may_go_on(push.clock);
-  const bool repeated = !parts_.add(push.of);
+  const bool repeated = !decided_.is_first(push.of);
   if (repeated || (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
                    staleness > mode.max_staleness)) {
     ack.outcome = repeated ? Outcome::kDuplicate : Outcome::kStale;
@@ -181,9 +181,9 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
     const bool weakened = mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kScale;
     const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
     const bool adds = push.into != kParametersVector;
+    decided_.decide(worker, push.seq, ack.outcome);
     apply({&push, 1}, push.scale / by, {&member.memory, goes_on && !adds ? 1u : 0u});
     if (goes_on && adds) pull(worker);
-    count(worker, ack.outcome);
   }
   ack.version = version_;
   if (goes_on) {
@@ -216,10 +216,9 @@ void Shard::release(std::vector<Ack>& acks) {
 void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
   Member& member = at(push.worker);
   if (member.parked) return;  // the same push again, by check(): the round will answer it
-  count_staleness(version_ - std::min(push.base, version_));
+  decided_.count_staleness(version_ - std::min(push.base, version_));
   member.clock = std::max(member.clock, push.clock);
   if (push.base < version_) {
-    member.decided = push.seq;
     member.clock = std::max(member.clock, round_clock_);
     skip(push, Outcome::kLate);
     pull(push.worker);
@@ -256,23 +255,10 @@ void Shard::finish_round(std::vector<Ack>& acks) {
   round_clock_ = std::max(round_clock_, clock);
   for (const Push& push : pushes) {
     Member& member = at(push.worker);
-    CIRANDA_ASSERT(push.seq == member.decided + 1);  // I21
-    member.decided = push.seq;
     member.clock = std::max(member.clock, round_clock_);
-    count(push.worker, Outcome::kApplied);
+    decided_.decide(push.worker, push.seq, Outcome::kApplied);
     acks.push_back({push.worker, push.seq, Outcome::kApplied, version_, member.clock});
   }
-}
-
-void Shard::count(Worker worker, Outcome outcome) {
-  ++counters_.outcomes[static_cast<std::size_t>(outcome)];
-  at(worker).pushes += outcome == Outcome::kDuplicate ? 0 : 1;
-}
-
-void Shard::count_staleness(std::uint64_t staleness) {
-  const std::size_t bin = staleness < 4 ? static_cast<std::size_t>(staleness)
-                                        : static_cast<std::size_t>(std::bit_width(staleness)) + 1;
-  ++counters_.staleness[std::min(bin, counters_.staleness.size() - 1)];
 }
 
 void Shard::apply(std::span<const Push> pushes, double scale, std::span<std::byte* const> targets) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,21 +7,15 @@
 #include <vector>
 
 #include "core/base/assert.h"
+#include "core/ps/decide/decided_pushes.h"
 #include "core/ps/decide/layout.h"
 #include "core/ps/decide/model.h"
 #include "core/ps/decide/parameters.h"
 #include "core/ps/decide/push.h"
 #include "core/ps/decide/row_tables.h"
-#include "core/ps/decide/task_parts.h"
 #include "core/ps/decide/vectors.h"
 
 namespace ciranda::ps {
-
-struct ShardCounters {
-  std::array<std::uint64_t, kOutcomeCount> outcomes{};
-  // Number of pushes by staleness: 0, 1, 2, 3, 4 to 7, 8 to 15, …; the last bin counts all above.
-  std::array<std::uint64_t, 16> staleness{};
-};
 
 struct Change;
 class Journal;
@@ -65,10 +58,10 @@ class Shard {
   std::uint64_t clock(Worker worker) const { return at(worker).clock; }
   // Returns how many of the worker's pushes were applied, stale or late. A worker that is started
   // again continues after these. ServerProtocol saves and restores the number.
-  std::uint64_t pushes(Worker worker) const { return at(worker).pushes; }
-  void set_pushes(Worker worker, std::uint64_t pushes) { at(worker).pushes = pushes; }
+  std::uint64_t pushes(Worker worker) const { return decided_.pushes(worker); }
+  void set_pushes(Worker worker, std::uint64_t pushes) { decided_.restore_pushes(worker, pushes); }
   // Returns the seq of the worker's latest decided push.
-  std::uint64_t decided(Worker worker) const { return at(worker).decided; }
+  std::uint64_t decided(Worker worker) const { return decided_.latest(worker); }
 
   // Returns an error if the push is invalid: its worker has not entered or still waits for an
   // answer, a rule has no state, the number of slots or the seq is wrong, or the vector is.
@@ -121,7 +114,7 @@ class Shard {
   Status repeat(const Change& change, std::span<const std::byte> data);
 
   std::uint64_t version() const { return version_; }
-  const ShardCounters& counters() const { return counters_; }
+  const PushCounters& counters() const { return decided_.counters(); }
   // Bytes of parameters, state and rows.
   std::uint64_t held_bytes() const { return parameters_.held_bytes() + rows_.held_bytes(); }
 
@@ -132,8 +125,6 @@ class Shard {
     bool counts() const { return presence == Presence::kExpected || presence == Presence::kHere; }
     std::byte* memory = nullptr;
     const std::byte* gradients = nullptr;
-    std::uint64_t decided = 0;
-    std::uint64_t pushes = 0;
     std::uint64_t clock = 0;     // of its latest push, or the one that counts instead
     std::optional<Push> parked;  // kSync: waits until its round is complete
     std::optional<Ack> held;     // kSsp: waits until no worker is too far behind held_clock
@@ -160,18 +151,15 @@ class Shard {
   void update(Parameters::Update update);
   void skip(const Push& push, Outcome outcome);
   void write_applied(std::span<const Push> pushes, double scale) const;
-  void count(Worker worker, Outcome outcome);
-  void count_staleness(std::uint64_t staleness);
 
   Parameters parameters_;
+  DecidedPushes decided_;
   std::vector<Member> members_;
   bool given_ = false;
   std::uint64_t version_ = 0;
   std::uint64_t round_clock_ = 0;  // kSync: of the latest round
-  TaskParts parts_;
   Vectors vectors_;
   RowTables rows_;
-  ShardCounters counters_;
   Journal* journal_ = nullptr;
 };
 

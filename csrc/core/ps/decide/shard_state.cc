@@ -36,7 +36,7 @@ void Shard::write_applied(std::span<const Push> pushes, double scale) const {
 }
 
 void Shard::skip(const Push& push, Outcome outcome) {
-  count(push.worker, outcome);
+  decided_.decide(push.worker, push.seq, outcome);
   if (journal_ == nullptr) return;
   journal_->write({.kind = Change::Kind::kSkipped, .pushes = {push}, .outcome = outcome}, {});
 }
@@ -68,10 +68,8 @@ Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
   }
   for (const Push& push : change.pushes) {
     Member& member = at(push.worker);
-    member.decided = std::max(member.decided, push.seq);
     member.clock = std::max({member.clock, push.clock, round_clock_});
-    (void)parts_.add(push.of);
-    count(push.worker, change.outcome);
+    decided_.repeat(push, change.outcome);
   }
   return {};
 }
@@ -102,12 +100,11 @@ void Shard::save(std::vector<std::byte>& out) const {
   writer.varint(round_clock_);
   parameters_.save(writer);
   writer.varint(members_.size());
-  for (const Member& member : members_) {
-    writer.varint(member.decided);
-    writer.varint(member.clock);
+  for (Worker worker = 0; worker < static_cast<Worker>(members_.size()); ++worker) {
+    writer.varint(decided_.latest(worker));
+    writer.varint(at(worker).clock);
   }
-  for (const std::uint64_t outcomes : counters_.outcomes) writer.varint(outcomes);
-  parts_.save(writer);
+  decided_.save(writer);
   writer.varint(vectors_.count());
   rows_.save(writer);
 }
@@ -121,14 +118,11 @@ Status Shard::restore(std::span<const std::byte> saved) {
   if (in.count("shard.workers", kLocalRanksMax, 2) != members_.size()) {
     in.fail("shard.workers", "are others");
   }
-  for (Member& member : members_) {
-    member.decided = in.varint("shard.decided", UINT64_MAX);
-    member.clock = in.varint("shard.clock", UINT64_MAX);
+  for (Worker worker = 0; worker < static_cast<Worker>(members_.size()); ++worker) {
+    decided_.restore_latest(worker, in.varint("shard.decided", UINT64_MAX));
+    at(worker).clock = in.varint("shard.clock", UINT64_MAX);
   }
-  for (std::uint64_t& outcomes : counters_.outcomes) {
-    outcomes = in.varint("shard.outcomes", UINT64_MAX);
-  }
-  parts_.restore(in);
+  decided_.restore(in);
   const auto vectors = static_cast<VectorId>(in.varint("shard.vectors", kVectorsMax - 1));
   rows_.restore(in);
   if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");

@@ -76,7 +76,7 @@ class Descent {
     std::memcpy(&value, at(number).memory.data() + shard_.layout().parameters_at(0), sizeof value);
     return value;
   }
-  const ShardCounters& counters() const { return shard_.counters(); }
+  const PushCounters& counters() const { return shard_.counters(); }
 
  private:
   struct Member {
