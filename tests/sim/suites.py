@@ -549,8 +549,8 @@ _OF_RING = (
 _OF_PARAMETER_SERVER = (
     Mutant(
         "applies_a_push_twice",  # I21
-        "if (push.seq <= decided_.latest(push.worker)) {",
-        "if (false) {",
+        "if (push.seq <= decided_.latest(push.worker)) return repeat_answer(",
+        "if (false) return repeat_answer(",
     ),
     Mutant(
         "forgets_what_an_earlier_life_has_pushed",  # I21
@@ -559,13 +559,13 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "answers_again_what_is_held",  # I24
-        "if (member.held && member.held->seq == push.seq) return;",
+        "if (gate_.holds(push.worker, push.seq)) return;",
         "",
     ),
     Mutant(
         "counts_the_dead",  # I24
-        "member.presence = Presence::kGone;\n  member.memory = nullptr;",
-        "member.memory = nullptr;",
+        "member.presence = Presence::kGone;",
+        "",
     ),
     Mutant(
         "counts_the_silent",  # I27
@@ -574,23 +574,23 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "wakes_nobody_when_one_leaves",  # I27
-        "member.held.reset();\n  finish_round(acks);\n  release(acks);",
-        "member.held.reset();",
+        "at(worker).all = nullptr;\n  finish_round(acks);\n  release(acks);",
+        "at(worker).all = nullptr;",
     ),
     Mutant(
         "lets_everybody_go_on",  # I24
-        "const bool goes_on = may_go_on(push.clock);",
+        "const bool goes_on = gate_.may_go_on(push.clock);",
         "const bool goes_on = true;",
     ),
     Mutant(
         "lets_one_go_too_far",  # I24
-        "clock - slowest <= model().mode.staleness;",
-        "clock - slowest <= model().mode.staleness + 1;",
+        "clock - slowest <= mode_.staleness;",
+        "clock - slowest <= mode_.staleness + 1;",
     ),
     Mutant(
         "counts_pushes_for_itself",  # I24
-        "  member.clock = std::max(member.clock, push.clock);\n  const std::uint64_t staleness",
-        "  ++member.clock;\n  const std::uint64_t staleness",
+        "gate_.advance(worker, push.clock);\n  const std::uint64_t staleness",
+        "gate_.advance(worker, gate_.clock(worker) + 1);\n  const std::uint64_t staleness",
     ),
     Mutant(
         "takes_a_push_before_the_answer",  # I26
@@ -615,12 +615,12 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "averages_over_all_workers",  # I22
         "1.0 / static_cast<double>(pushes.size())",
-        "1.0 / static_cast<double>(members_.size())",
+        "1.0 / static_cast<double>(memory_.size())",
     ),
     Mutant(
         "waits_for_one_backup_less",  # I24
-        "missing > model().mode.backup_workers) return;",
-        "missing > model().mode.backup_workers + 1) return;",
+        "missing > mode_.backup_workers) return {};",
+        "missing > mode_.backup_workers + 1) return {};",
     ),
     Mutant(
         "waits_for_those_who_wait_elsewhere",  # I27
@@ -709,7 +709,7 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "comes_back_at_the_clock_of_its_start",  # I24
-        "member.clock = std::max({member.clock, push.clock, round_clock_});",
+        "gate_.settle(push.worker, push.clock);",
         "",
     ),
     Mutant(
@@ -719,8 +719,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "lets_a_duplicate_through_the_gate",  # I24
-        "    if (!may_go_on(push.clock)) {",
-        "    if (false) {",
+        "if (!gate_.may_go_on(push.clock)) return gate_.hold(ack, push.clock);",
+        "",
     ),
 )
 

@@ -1,16 +1,21 @@
 #include "core/ps/decide/shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "core/base/assert.h"
-#include "core/ps/decide/journal.h"
 #include "core/ps/decide/refusal.h"
+#include "core/wire/codec.h"
 #include "core/wire/types.h"
 
 namespace ciranda::ps {
 namespace {
+
+Error no_change_of_this(const char* why) {
+  return {.code = ErrorCode::kMalformed, .text = std::string("a stored change ") + why};
+}
 
 // A vector has the elements that the server has of the parameters.
 std::vector<Vectors::Run> runs_of(const Parameters& parameters) {
@@ -27,10 +32,11 @@ std::vector<Vectors::Run> runs_of(const Parameters& parameters) {
 
 Shard::Shard(Model model, int servers, int server, int workers)
     : parameters_(std::move(model), servers, server),
-      decided_(workers),
-      members_(static_cast<std::size_t>(workers)),
       vectors_(runs_of(parameters_), layout().share_bytes(server)),
-      rows_(this->model(), servers, server, workers) {
+      rows_(parameters_.model(), servers, server, workers),
+      gate_(parameters_.model().mode, workers),
+      decided_(workers),
+      memory_(static_cast<std::size_t>(workers)) {
   CIRANDA_ASSERT(workers <= kLocalRanksMax);
 }
 
@@ -38,86 +44,47 @@ Shard::Shard(Model model, int servers, int server, int workers)
 // Workers come and go
 
 void Shard::enter(Worker worker, std::byte* memory, std::uint64_t decided) {
-  Member& member = at(worker);
-  if (member.presence == Presence::kGone) {
-    const std::uint64_t others = clock_of_the_others(/*or_silent=*/true);
-    if (others != UINT64_MAX) member.clock = others;
-  }
-  member.presence = Presence::kHere;
-  member.memory = memory;
-  member.gradients = memory;
+  gate_.enter(worker);
+  at(worker) = {.all = memory, .gradients = memory};
   decided_.skip_to(worker, decided);
-  member.parked.reset();
-  member.held.reset();
 }
 
 void Shard::give(Worker worker) {
-  CIRANDA_ASSERT(!given_ && at(worker).memory != nullptr);  // I22
+  CIRANDA_ASSERT(!given_ && at(worker).all != nullptr);  // I22
   given_ = true;
-  parameters_.read_from(at(worker).memory);
+  parameters_.read_from(at(worker).all);
 }
 
 std::uint64_t Shard::pull(Worker worker) {
   CIRANDA_ASSERT(given_);  // I22
-  parameters_.write_to(at(worker).memory);
+  parameters_.write_to(at(worker).all);
   return version_;
 }
 
 void Shard::leave(Worker worker, std::vector<Ack>& acks) {
-  Member& member = at(worker);
-  member.presence = Presence::kGone;
-  member.memory = nullptr;
-  member.parked.reset();
-  member.held.reset();
+  gate_.leave(worker);
+  at(worker).all = nullptr;
   finish_round(acks);
   release(acks);
 }
 
 void Shard::fall_silent(Worker worker, std::vector<Ack>& acks) {
-  if (!at(worker).counts()) return;
-  at(worker).presence = Presence::kSilent;
+  if (!gate_.fall_silent(worker)) return;
   finish_round(acks);
   release(acks);
-}
-
-// The clock must not go back here: the worker may be ahead of the slowest, with its answer held.
-void Shard::hear(Worker worker) {
-  Member& member = at(worker);
-  if (member.presence != Presence::kSilent) return;
-  const std::uint64_t others = clock_of_the_others(/*or_silent=*/false);
-  if (others != UINT64_MAX) member.clock = std::max(member.clock, others);
-  member.presence = Presence::kHere;
-}
-
-// Returns the clock for a worker that returns, at which it delays nobody and nobody delays it.
-std::uint64_t Shard::clock_of_the_others(bool or_silent) const {
-  return model().mode.kind == ModeKind::kSync ? round_clock_ : slowest_clock(or_silent);
-}
-
-// Returns the smallest clock of the workers that count. If none counts: UINT64_MAX or, if
-// `or_silent`, the smallest clock of the silent workers.
-std::uint64_t Shard::slowest_clock(bool or_silent) const {
-  std::uint64_t counting = UINT64_MAX;
-  std::uint64_t silent = UINT64_MAX;
-  for (const Member& member : members_) {
-    if (member.counts()) counting = std::min(counting, member.clock);
-    if (member.presence == Presence::kSilent) silent = std::min(silent, member.clock);
-  }
-  return counting == UINT64_MAX && or_silent ? silent : counting;
 }
 
 // -------------------------------------------------------------------------------------------
 // Pushes
 
 Status Shard::check(const Push& push) {
-  if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= members_.size()) {
+  if (push.worker < 0 || static_cast<std::size_t>(push.worker) >= memory_.size()) {
     return refused_push(push.worker, "came, but the job has no such worker");
   }
-  const Member& member = at(push.worker);
-  if (member.memory == nullptr || !given_)
+  if (at(push.worker).all == nullptr || !given_)
     return refused_push(push.worker, "came before the worker had the parameters");
-  const bool waits =
-      member.held ? push.seq > member.held->seq : member.parked && push.seq > member.parked->seq;
+  const std::uint64_t unanswered = gate_.unanswered(push.worker);
+  const bool waits = unanswered != 0 && push.seq > unanswered;
   if (waits)
     return refused_push(push.worker, "came before the worker's previous push was answered");
   const std::uint64_t decided = decided_.latest(push.worker);
@@ -137,40 +104,43 @@ Status Shard::check(const Push& push) {
 }
 
 void Shard::push(Push push, std::vector<Ack>& acks) {
-  Member& member = at(push.worker);
-  if (push.seq <= decided_.latest(push.worker)) {
-    decided_.count_duplicate();
-    if (member.held && member.held->seq == push.seq) return;  // release() will answer it
-    // A worker that has returned has the clock of the slowest. It must not wait for itself (I27).
-    member.clock = std::max(member.clock, push.clock);
-    const Ack ack{push.worker, push.seq, Outcome::kDuplicate, version_, member.clock};
-    if (!may_go_on(push.clock)) {
-      member.held = ack;
-      member.held_clock = push.clock;
-      return;
-    }
-    pull(push.worker);
-    acks.push_back(ack);
-    return;
-  }
+  if (push.seq <= decided_.latest(push.worker)) return repeat_answer(push, acks);
   CIRANDA_ASSERT(given_ && push.seq == decided_.latest(push.worker) + 1);  // I21: by check()
-  CIRANDA_ASSERT(!member.held);                                            // I26: by check()
   if (model().mode.kind == ModeKind::kSync) {
     push_in_round(std::move(push), acks);
   } else {
+    CIRANDA_ASSERT(gate_.unanswered(push.worker) == 0);  // I26: by check()
     push_alone(push, acks);
   }
+}
+
+// Answers a push that was decided before, once it may go on.
+void Shard::repeat_answer(const Push& push, std::vector<Ack>& acks) {
+  decided_.count_duplicate();
+  if (gate_.holds(push.worker, push.seq)) return;  // release() will answer it
+  // A worker that has returned has the clock of the slowest. It must not wait for itself (I27).
+  gate_.advance(push.worker, push.clock);
+  const Ack ack{.worker = push.worker,
+                .seq = push.seq,
+                .outcome = Outcome::kDuplicate,
+                .version = version_,
+                .clock = gate_.clock(push.worker)};
+  if (!gate_.may_go_on(push.clock)) return gate_.hold(ack, push.clock);
+  pull(push.worker);
+  acks.push_back(ack);
 }
 
 void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
   const Mode& mode = model().mode;
   const Worker worker = push.worker;
-  Member& member = at(worker);
-  member.clock = std::max(member.clock, push.clock);
+  gate_.advance(worker, push.clock);
   const std::uint64_t staleness = version_ - std::min(push.base, version_);
   decided_.count_staleness(staleness);
-  Ack ack{.worker = worker, .seq = push.seq, .outcome = Outcome::kApplied, .clock = member.clock};
-  const bool goes_on = may_go_on(push.clock);
+  const bool goes_on = gate_.may_go_on(push.clock);
+  Ack ack{.worker = worker,
+          .seq = push.seq,
+          .outcome = Outcome::kApplied,
+          .clock = gate_.clock(worker)};
   const bool repeated = !decided_.is_first(push.of);
   if (repeated || (mode.kind == ModeKind::kAsync && mode.policy == StalePolicy::kDrop &&
                    staleness > mode.max_staleness)) {
@@ -182,82 +152,58 @@ void Shard::push_alone(const Push& push, std::vector<Ack>& acks) {
     const double by = weakened ? static_cast<double>(std::max<std::uint64_t>(staleness, 1)) : 1.0;
     const bool adds = push.into != kParametersVector;
     decided_.decide(worker, push.seq, ack.outcome);
-    apply({&push, 1}, push.scale / by, {&member.memory, goes_on && !adds ? 1u : 0u});
+    apply({&push, 1}, push.scale / by, {&at(worker).all, goes_on && !adds ? 1u : 0u});
     if (goes_on && adds) pull(worker);
   }
   ack.version = version_;
   if (goes_on) {
     acks.push_back(ack);
   } else {
-    CIRANDA_ASSERT(push.clock <= member.clock);  // I27: it does not wait for itself
-    member.held = ack;
-    member.held_clock = push.clock;
+    gate_.hold(ack, push.clock);
   }
   release(acks);
 }
 
-// kSsp: returns true if no worker that counts is behind `clock` by more than the staleness.
-bool Shard::may_go_on(std::uint64_t clock) const {
-  if (model().mode.kind != ModeKind::kSsp) return true;
-  const std::uint64_t slowest = slowest_clock(/*or_silent=*/false);
-  return clock <= slowest || clock - slowest <= model().mode.staleness;
-}
-
 void Shard::release(std::vector<Ack>& acks) {
-  for (Member& member : members_) {
-    if (!member.held || !may_go_on(member.held_clock)) continue;
-    CIRANDA_ASSERT(model().mode.kind == ModeKind::kSsp);  // I24: others never wait here
-    Ack ack = *std::exchange(member.held, std::nullopt);
-    ack.version = pull(ack.worker);
-    acks.push_back(ack);
-  }
+  const std::size_t first = acks.size();
+  gate_.release(acks);
+  for (Ack& ack : std::span(acks).subspan(first)) ack.version = pull(ack.worker);
 }
 
 void Shard::push_in_round(Push push, std::vector<Ack>& acks) {
-  Member& member = at(push.worker);
-  if (member.parked) return;  // the same push again, by check(): the round will answer it
+  const Worker worker = push.worker;
+  if (gate_.is_parked(worker)) return;  // the same push again, by check(): the round answers it
   decided_.count_staleness(version_ - std::min(push.base, version_));
-  member.clock = std::max(member.clock, push.clock);
+  gate_.advance(worker, push.clock);
   if (push.base < version_) {
-    member.clock = std::max(member.clock, round_clock_);
+    gate_.settle(worker, push.clock);
     skip(push, Outcome::kLate);
-    pull(push.worker);
-    acks.push_back({push.worker, push.seq, Outcome::kLate, version_, member.clock});
+    pull(worker);
+    acks.push_back({.worker = worker,
+                    .seq = push.seq,
+                    .outcome = Outcome::kLate,
+                    .version = version_,
+                    .clock = gate_.clock(worker)});
     return finish_round(acks);
   }
-  member.parked = std::move(push);
+  gate_.park(std::move(push));
   finish_round(acks);
 }
 
-// Finishes the round if at most backup_workers are missing. A worker is missing if it counts, has
-// no push in the round, and its clock is below the round's. A worker that is not below may be
-// waiting for this round at another server. A silent worker's push is part of the round.
+// Applies the round if it is complete.
 void Shard::finish_round(std::vector<Ack>& acks) {
-  if (model().mode.kind != ModeKind::kSync) return;
-  std::vector<Push> pushes;
+  const std::vector<Push> pushes = gate_.take_round(version_);
+  if (pushes.empty()) return;
   std::vector<std::byte*> targets;
-  std::uint64_t clock = UINT64_MAX;
-  for (const Member& member : members_) {
-    if (!member.parked) continue;
-    CIRANDA_ASSERT(member.parked->base >= version_);  // I24: it is of this round
-    clock = std::min(clock, member.parked->clock);
-    targets.push_back(member.memory);
-  }
-  const auto missing = static_cast<std::size_t>(
-      std::count_if(members_.begin(), members_.end(), [&](const Member& member) {
-        return !member.parked && member.counts() && member.clock < clock;
-      }));
-  if (targets.empty() || missing > model().mode.backup_workers) return;
-  for (Member& member : members_) {
-    if (member.parked) pushes.push_back(*std::exchange(member.parked, std::nullopt));
-  }
+  for (const Push& push : pushes) targets.push_back(at(push.worker).all);
   apply(pushes, 1.0 / static_cast<double>(pushes.size()), targets);
-  round_clock_ = std::max(round_clock_, clock);
   for (const Push& push : pushes) {
-    Member& member = at(push.worker);
-    member.clock = std::max(member.clock, round_clock_);
     decided_.decide(push.worker, push.seq, Outcome::kApplied);
-    acks.push_back({push.worker, push.seq, Outcome::kApplied, version_, member.clock});
+    acks.push_back({.worker = push.worker,
+                    .seq = push.seq,
+                    .outcome = Outcome::kApplied,
+                    .version = version_,
+                    .clock = gate_.clock(push.worker)});
   }
 }
 
@@ -274,6 +220,25 @@ void Shard::update(Parameters::Update update) {
   if (into != kParametersVector) update.vector = vectors_.data(into);
   parameters_.update(update);
   ++version_;
+}
+
+void Shard::skip(const Push& push, Outcome outcome) {
+  decided_.decide(push.worker, push.seq, outcome);
+  if (journal_ == nullptr) return;
+  journal_->write({.kind = Change::Kind::kSkipped, .pushes = {push}, .outcome = outcome}, {});
+}
+
+void Shard::write_applied(std::span<const Push> pushes, double scale) {
+  Change change{.kind = Change::Kind::kApplied, .scale = scale};
+  Journal::Data data;
+  const auto share = layout().gradients_of(parameters_.server());
+  for (const Push& push : pushes) {
+    change.pushes.push_back(push);
+    for (const auto& [begin, bytes] : share) {
+      data.emplace_back(at(push.worker).gradients + begin, bytes);
+    }
+  }
+  journal_->write(change, data);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -300,6 +265,95 @@ Status Shard::push_rows(Worker worker, const PushRows& push, std::span<const std
                     {numbers, {gradients, rows.size() * rows_.row_bytes(push.table)}});
   }
   rows_.push(worker, push, rows, gradients);
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------
+// Saved state
+
+Status Shard::repeat(const Change& change, std::span<const std::byte> data) {
+  CIRANDA_ASSERT(given_);  // by restore()
+  if (change.kind == Change::Kind::kRows) return rows_.repeat(change.worker, change.rows, data);
+  const std::uint64_t share = layout().share_bytes(parameters_.server());
+  if (change.pushes.empty()) return no_change_of_this("names no worker");
+  std::vector<const std::byte*> gradients;
+  for (const Push& push : change.pushes) {
+    if (static_cast<std::size_t>(push.worker) >= memory_.size() || !parameters_.check(push) ||
+        !parameters_.begin_states(push) || !vectors_.reserve(push.into)) {
+      return no_change_of_this("belongs to another model");
+    }
+    gradients.push_back(data.data() + gradients.size() * share);
+  }
+  const bool applied = change.kind == Change::Kind::kApplied;
+  if (data.size() != (applied ? change.pushes.size() * share : 0)) {
+    return no_change_of_this("does not have the gradients that it lists");
+  }
+  if (applied) {
+    update(
+        {.pushes = change.pushes, .gradients = gradients, .packed = true, .scale = change.scale});
+  }
+  if (applied && model().mode.kind == ModeKind::kSync) {
+    gate_.end_round(std::ranges::min(change.pushes, {}, &Push::clock).clock);
+  }
+  for (const Push& push : change.pushes) {
+    gate_.settle(push.worker, push.clock);
+    decided_.repeat(push, change.outcome);
+  }
+  return {};
+}
+
+void Shard::take_over(const Shard& part) {
+  CIRANDA_ASSERT(part.given_);
+  if (!has_memory() || !parameters_.take_over(part.parameters_)) return;
+  rows_.take_over(part.rows_);
+  given_ = true;
+}
+
+Shard::Arrays Shard::arrays() {
+  Arrays arrays = parameters_.arrays();
+  const std::uint64_t bytes = layout().share_bytes(parameters_.server());
+  for (VectorId vector = 1; vector <= vectors_.count(); ++vector) {
+    arrays.emplace_back(vectors_.data(vector), bytes);
+  }
+  std::ranges::copy(rows_.arrays(), std::back_inserter(arrays));
+  return arrays;
+}
+
+void Shard::save(std::vector<std::byte>& out) const {
+  Writer writer(out);
+  writer.varint(version_);
+  writer.varint(gate_.round_clock());
+  parameters_.save(writer);
+  writer.varint(memory_.size());
+  for (Worker worker = 0; worker < static_cast<Worker>(memory_.size()); ++worker) {
+    writer.varint(decided_.latest(worker));
+    writer.varint(gate_.clock(worker));
+  }
+  decided_.save(writer);
+  writer.varint(vectors_.count());
+  rows_.save(writer);
+}
+
+Status Shard::restore(std::span<const std::byte> saved) {
+  CIRANDA_ASSERT(!given_);
+  Reader in(saved);
+  version_ = in.varint("shard.version", UINT64_MAX);
+  gate_.restore_round(in.varint("shard.round_clock", UINT64_MAX));
+  parameters_.restore(in);
+  if (in.count("shard.workers", kLocalRanksMax, 2) != memory_.size()) {
+    in.fail("shard.workers", "are others");
+  }
+  for (Worker worker = 0; worker < static_cast<Worker>(memory_.size()); ++worker) {
+    decided_.restore_latest(worker, in.varint("shard.decided", UINT64_MAX));
+    gate_.restore(worker, in.varint("shard.clock", UINT64_MAX));
+  }
+  decided_.restore(in);
+  const auto vectors = static_cast<VectorId>(in.varint("shard.vectors", kVectorsMax - 1));
+  rows_.restore(in);
+  if (in.ok() && in.remaining() > 0) in.fail("shard", "goes on after its end");
+  if (!in.ok()) return in.error();
+  CIRANDA_TRY(vectors_.reserve(vectors));
+  given_ = true;
   return {};
 }
 

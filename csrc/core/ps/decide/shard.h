@@ -2,23 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/base/assert.h"
 #include "core/ps/decide/decided_pushes.h"
-#include "core/ps/decide/layout.h"
-#include "core/ps/decide/model.h"
+#include "core/ps/decide/gate.h"
+#include "core/ps/decide/journal.h"
 #include "core/ps/decide/parameters.h"
 #include "core/ps/decide/push.h"
 #include "core/ps/decide/row_tables.h"
 #include "core/ps/decide/vectors.h"
 
 namespace ciranda::ps {
-
-struct Change;
-class Journal;
 
 // One server's pieces of the parameters, tables of rows and vectors. It decides each push once,
 // applies it whole or not at all, in its worker's order, and answers it when the mode lets the
@@ -31,6 +27,8 @@ class Shard {
   // check() must have accepted `model`. `workers`: number of workers of the job; each counts until
   // it leaves, also before it enters.
   Shard(Model model, int servers, int server, int workers);
+  Shard(const Shard&) = delete;  // the gate refers to the model's mode
+  Shard& operator=(const Shard&) = delete;
 
   // Returns false if memory could not be allocated; the shard is then unusable.
   bool has_memory() const { return parameters_.has_memory() && rows_.has_memory(); }
@@ -41,11 +39,8 @@ class Shard {
   const Layout& layout() const { return parameters_.layout(); }
   const Parameters& parameters() const { return parameters_; }
 
-  // Adds a worker, or a new connection or life of it. `memory` has layout().memory_bytes() and must
-  // stay valid until leave(). An unanswered push of the worker is forgotten. `decided`: see
-  // Declare. After leave() a worker returns at the clock of the slowest worker that counts or, with
-  // kSync, of the latest round. If none counts, the slowest silent one decides. So the worker
-  // delays nobody, whichever servers its earlier pushes have reached.
+  // Adds a worker, or a new connection or life of it: see Gate::enter(). `memory` has
+  // layout().memory_bytes() and must stay valid until leave(). `decided`: see Declare.
   void enter(Worker worker, std::byte* memory, std::uint64_t decided = 0);
   // The worker's gradients are at `memory` from here on, layout().gradient_bytes() long.
   void move_gradients(Worker worker, const std::byte* memory) { at(worker).gradients = memory; }
@@ -55,7 +50,7 @@ class Shard {
   // Writes the current parameters into the worker's memory and returns their version.
   std::uint64_t pull(Worker worker);
   // Returns the worker's clock as this server counts it.
-  std::uint64_t clock(Worker worker) const { return at(worker).clock; }
+  std::uint64_t clock(Worker worker) const { return gate_.clock(worker); }
   // Returns how many of the worker's pushes were applied, stale or late. A worker that is started
   // again continues after these. ServerProtocol saves and restores the number.
   std::uint64_t pushes(Worker worker) const { return decided_.pushes(worker); }
@@ -77,7 +72,7 @@ class Shard {
   // The worker is connected but silent: nobody waits for it until hear(). Its push stays, and will
   // be answered. Appends the answers that waited for it, and writes their workers' parameters.
   void fall_silent(Worker worker, std::vector<Ack>& acks);
-  void hear(Worker worker);
+  void hear(Worker worker) { gate_.hear(worker); }
 
   // Returns an error if the work is impossible, and allocates its memory: see Vectors::reserve().
   Status check(const VectorWork& work) { return vectors_.reserve(work); }
@@ -119,47 +114,34 @@ class Shard {
   std::uint64_t held_bytes() const { return parameters_.held_bytes() + rows_.held_bytes(); }
 
  private:
-  enum class Presence : std::uint8_t { kExpected, kHere, kSilent, kGone };
-  struct Member {
-    Presence presence = Presence::kExpected;
-    bool counts() const { return presence == Presence::kExpected || presence == Presence::kHere; }
-    std::byte* memory = nullptr;
+  struct Memory {
+    std::byte* all = nullptr;  // null: the worker has not entered
     const std::byte* gradients = nullptr;
-    std::uint64_t clock = 0;     // of its latest push, or the one that counts instead
-    std::optional<Push> parked;  // kSync: waits until its round is complete
-    std::optional<Ack> held;     // kSsp: waits until no worker is too far behind held_clock
-    std::uint64_t held_clock = 0;
   };
-  Member& at(Worker worker) {
-    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
-    return members_[static_cast<std::size_t>(worker)];
+  Memory& at(Worker worker) {
+    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < memory_.size());
+    return memory_[static_cast<std::size_t>(worker)];
   }
-  const Member& at(Worker worker) const {
-    CIRANDA_ASSERT(static_cast<std::size_t>(worker) < members_.size());
-    return members_[static_cast<std::size_t>(worker)];
-  }
+  void repeat_answer(const Push& push, std::vector<Ack>& acks);
   void push_alone(const Push& push, std::vector<Ack>& acks);
   void push_in_round(Push push, std::vector<Ack>& acks);
   void finish_round(std::vector<Ack>& acks);
   void release(std::vector<Ack>& acks);
-  std::uint64_t slowest_clock(bool or_silent) const;
-  std::uint64_t clock_of_the_others(bool or_silent) const;
-  bool may_go_on(std::uint64_t clock) const;
   // Applies `pushes`, in the order of their workers, as one update. Also writes the new parameters
   // into `targets`, the memory of workers.
   void apply(std::span<const Push> pushes, double scale, std::span<std::byte* const> targets);
   void update(Parameters::Update update);
   void skip(const Push& push, Outcome outcome);
-  void write_applied(std::span<const Push> pushes, double scale) const;
+  void write_applied(std::span<const Push> pushes, double scale);
 
   Parameters parameters_;
-  DecidedPushes decided_;
-  std::vector<Member> members_;
-  bool given_ = false;
-  std::uint64_t version_ = 0;
-  std::uint64_t round_clock_ = 0;  // kSync: of the latest round
   Vectors vectors_;
   RowTables rows_;
+  Gate gate_;
+  DecidedPushes decided_;
+  std::vector<Memory> memory_;  // by worker
+  bool given_ = false;
+  std::uint64_t version_ = 0;
   Journal* journal_ = nullptr;
 };
 
