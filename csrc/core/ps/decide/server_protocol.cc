@@ -77,11 +77,14 @@ Status ServerProtocol::handle(Caller caller, Message message, const Attached& at
   if (TaskProtocol::concerns(message)) return take_of_tasks(caller, message, answers);
   if (is_coordinator(connection.worker)) {
     if (const auto* vectors = std::get_if<VectorWork>(&message)) {
-      return work(caller, *vectors, answers);
+      Shard* const shard = has_parameters() ? shard_.get() : nullptr;
+      return reply(caller, works_.take(*vectors, shard, journal_), answers);
     }
     return refused(ErrorCode::kMalformed, "the coordinator sent a message that only workers send");
   }
-  if (const auto* value = std::get_if<Average>(&message)) return average(caller, *value, answers);
+  if (const auto* value = std::get_if<Average>(&message)) {
+    return reply(caller, averages_.add(connection.worker, *value), answers);
+  }
   if (const auto* what = std::get_if<Declare>(&message)) {
     return declare(caller, *what, attached, answers);
   }

@@ -7,16 +7,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/assert.h"
 #include "core/base/result.h"
+#include "core/ps/decide/averages.h"
 #include "core/ps/decide/checkpoint_barrier.h"
 #include "core/ps/decide/journal.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/server_protocol_state.h"
 #include "core/ps/decide/shard.h"
 #include "core/ps/decide/task_protocol.h"
+#include "core/ps/decide/vector_works.h"
 
 namespace ciranda::ps {
 
@@ -156,9 +159,7 @@ class ServerProtocol {
     std::byte* data = nullptr;
   };
   Result<Rows> rows_of(std::uint32_t table, std::uint64_t count, const Attached& attached) const;
-  Status work(Caller caller, const VectorWork& message, Answers& answers);
   TaskProtocol::Left who_has_left() const;
-  Status average(Caller caller, const Average& message, Answers& answers);
   Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
                      Answers& answers);
   Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
@@ -175,6 +176,12 @@ class ServerProtocol {
   Worker giver() const;
   void give_if_there(Answers& answers);
   void hang_up(Caller caller, const Error& why, Answers& answers);
+  template <typename T>
+  static Status reply(Caller caller, Result<T> result, Answers& answers) {
+    if (!result) return result.error();
+    answers.push_back({caller, std::move(result).value()});
+    return {};
+  }
   void tell(std::vector<Ack> acks, Answers& answers);
   void hear(Worker worker);
   Connection& of(Caller caller) { return connections_.at(caller); }
@@ -204,8 +211,8 @@ class ServerProtocol {
   bool is_adopted_ = false;  // adopt() was called, and no worker has declared yet
   std::unique_ptr<Shard> shard_;
   std::optional<TaskProtocol> tasks_;  // only on server 0 of a job with a coordinator
-  std::vector<VectorsWorked> works_;   // all so far: a restarted coordinator repeats them
-  std::map<std::string, std::map<Worker, double>> averages_;  // the latest values, by name
+  VectorWorks works_;
+  Averages averages_;
 };
 
 }  // namespace ciranda::ps

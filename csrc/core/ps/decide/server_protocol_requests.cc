@@ -8,11 +8,6 @@
 #include "core/ps/decide/server_protocol.h"
 
 namespace ciranda::ps {
-namespace {
-
-constexpr std::size_t kAveragesMax = 1024;  // names
-
-}  // namespace
 
 Stats ServerProtocol::stats() const {
   Stats stats;
@@ -32,20 +27,6 @@ Stats ServerProtocol::stats() const {
                              .held_ns = each.held_ns});
   }
   return stats;
-}
-
-Status ServerProtocol::average(Caller caller, const Average& message, Answers& answers) {
-  if (!averages_.contains(message.name) && averages_.size() >= kAveragesMax) {
-    return refused(ErrorCode::kLimit, "ps.average() was called with more than " +
-                                          std::to_string(kAveragesMax) + " names");
-  }
-  auto& latest = averages_[message.name];
-  latest[of(caller).worker] = message.value;
-  double sum = 0.0;
-  for (const auto& [worker, value] : latest) sum += value;
-  answers.push_back({caller, Averaged{.mean = sum / static_cast<double>(latest.size()),
-                                      .workers = static_cast<std::uint32_t>(latest.size())}});
-  return {};
 }
 
 Status ServerProtocol::fetch_state(Caller caller, const FetchState& message,
@@ -193,41 +174,6 @@ void ServerProtocol::give(TaskProtocol::Answers tasks, Answers& answers) {
       answers.push_back({caller, std::move(each.message)});
     }
   }
-}
-
-// A coordinator that was started again repeats its work from the beginning.
-Status ServerProtocol::work(Caller caller, const VectorWork& message, Answers& answers) {
-  const std::string name = "vector operation " + std::to_string(message.number);
-  if (!has_parameters()) {
-    return refused(ErrorCode::kInvalidArgument,
-                   name + " came before any worker declared its parameters");
-  }
-  if (message.number == 0 || message.number > works_.size() + 1) {
-    return refused(
-        ErrorCode::kRankLost,
-        name + " came, but the latest one that this server knows is " +
-            std::to_string(works_.size()) +
-            "; to keep vector operations across a restart, give servers --durability log or disk");
-  }
-  if (message.number > works_.size() && works_.size() >= kWorksMax) {
-    return refused(ErrorCode::kLimit,
-                   name + " exceeds the number of vector operations that a job can have");
-  }
-  if (message.number > works_.size()) {
-    CIRANDA_TRY(shard_->check(message));  // so that replaying the journal cannot fail
-    if (journal_ != nullptr) journal_->write({.kind = Change::Kind::kWorked, .work = message}, {});
-    auto dots = shard_->work(message);
-    if (!dots) return dots.error();
-    works_.push_back({message, std::move(dots).value()});
-  }
-  CIRANDA_ASSERT(message.number != 0 && message.number <= works_.size());
-  const VectorsWorked& done = works_[static_cast<std::size_t>(message.number - 1)];
-  if (!(done.work == message)) {
-    return refused(ErrorCode::kMismatch,
-                   name + " was another one before the coordinator was restarted");
-  }
-  answers.push_back({caller, VectorValues{.dots = done.dots}});
-  return {};
 }
 
 }  // namespace ciranda::ps

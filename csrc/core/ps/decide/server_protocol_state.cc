@@ -110,8 +110,8 @@ void ServerProtocol::save(std::vector<std::byte>& out) const {
   if (tasks_) tasks_->save(tasks);
   writer.varint(tasks.size());
   writer.bytes(tasks);
-  writer.varint(works_.size());
-  for (const VectorsWorked& each : works_) {
+  writer.varint(works_.done().size());
+  for (const VectorsWorked& each : works_.done()) {
     write(writer, each.work);
     for (const double dot : each.dots) writer.f64(dot);
   }
@@ -222,7 +222,7 @@ Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t n
     if (members_[each].left) leave_shard(static_cast<Worker>(each));
   }
   if (was.coordinator) coordinator_ = restored(*was.coordinator);
-  works_ = was.works;
+  works_.restore(was.works);
   expected_ns_ = now_ns + options_.lease_ns;
   return {};
 }
@@ -262,12 +262,7 @@ Status ServerProtocol::repeat(const Change& change, std::span<const std::byte> d
     return shard_->repeat(change, data);
   }
   if (change.kind == Change::Kind::kResumed) return begin_job(change.text), Status();
-  if (change.kind == Change::Kind::kWorked) {
-    auto dots = shard_->work(change.work);
-    if (!dots) return dots.error();
-    works_.push_back({change.work, std::move(dots).value()});
-    return {};
-  }
+  if (change.kind == Change::Kind::kWorked) return works_.repeat(change.work, *shard_);
   if (change.kind != Change::Kind::kEntered && change.kind != Change::Kind::kLeft) {
     if (tasks_) return tasks_->repeat(change);
     return Error{.code = ErrorCode::kMalformed,

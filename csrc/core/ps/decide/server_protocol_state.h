@@ -13,8 +13,6 @@
 
 namespace ciranda::ps {
 
-inline constexpr std::size_t kWorksMax = std::size_t{1} << 24;  // in a job
-
 // The decoded form of what ServerProtocol::save() writes.
 struct SavedProtocol {
   std::string job_id;
