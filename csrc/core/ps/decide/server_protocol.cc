@@ -14,7 +14,8 @@ ServerProtocol::ServerProtocol(ServerProtocolOptions options)
     : options_(std::move(options)),
       job_id_(options_.job_id),
       members_(static_cast<std::size_t>(options_.workers)),
-      checkpoint_barrier_(options_.workers) {
+      checkpoint_barrier_(options_.workers),
+      announcer_(options_.checkpoint_pushes, options_.checkpoint_ns) {
   if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);
 }
 
@@ -102,7 +103,7 @@ void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
     CIRANDA_ASSERT(ack.version <= shard_->version());        // I23
     if (worker.caller < 0) continue;
     ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
-    ack.checkpoint = announced_;
+    ack.checkpoint = announcer_.latest();
     worker.held_ns += ack.held_ns;
     answers.push_back({worker.caller, ack});
   }
@@ -119,7 +120,7 @@ Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
   if (is_new) checkpoint_barrier_.expect_push(message.worker);
   std::vector<Ack> acks;
   shard_->push(std::move(message), acks);
-  if (is_new) announce_checkpoint();
+  if (is_new) announcer_.after_push(shard_->version(), now_ns_);
   tell(std::move(acks), answers);
   return {};
 }
@@ -243,7 +244,7 @@ void ServerProtocol::give_if_there(Answers& answers) {
         connection.returns ? shard_->version() : shard_->pull(connection.worker);
     answers.push_back({caller, Ready{.version = version,
                                      .clock = shard_->clock(connection.worker),
-                                     .checkpoint = announced_}});
+                                     .checkpoint = announcer_.latest()}});
   }
 }
 

@@ -13,6 +13,7 @@
 #include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/ps/decide/averages.h"
+#include "core/ps/decide/checkpoint_announcer.h"
 #include "core/ps/decide/checkpoint_barrier.h"
 #include "core/ps/decide/journal.h"
 #include "core/ps/decide/messages.h"
@@ -84,9 +85,8 @@ class ServerProtocol {
 
   // Writes every change of the state to `journal` from here on, before the change is answered.
   void keep_journal(Journal* journal);
-  // Makes checkpoints from here on.
-  void keep_checkpoints(CheckpointKeeper* keeper,
-                        Checkpoint latest);  // see CheckpointBarrier::keep()
+  // Makes checkpoints from here on: see CheckpointBarrier::keep().
+  void keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest);
   // Starts with the parameters and state of `shard`. The first worker that declares sets the mode.
   // Call it before any worker has entered.
   void adopt(std::unique_ptr<Shard> shard);
@@ -170,7 +170,6 @@ class ServerProtocol {
   void leave_shard(Worker worker);
   void begin_job(std::string job_id);
   static Member restored(const SavedProtocol::Member& was);
-  void announce_checkpoint();
   void mark(Worker worker, std::uint64_t checkpoint);
   void link_journal();
   Worker giver() const;
@@ -203,11 +202,8 @@ class ServerProtocol {
   std::uint64_t lost_ = 0;                  // answered pushes that restarts have lost
   std::uint64_t expected_ns_ = UINT64_MAX;  // end of the wait for workers after restore()
   Journal* journal_ = nullptr;
-  CheckpointKeeper* keeper_ = nullptr;
   CheckpointBarrier checkpoint_barrier_;
-  std::uint64_t announced_ = 0;          // the latest checkpoint
-  std::uint64_t announced_version_ = 0;  // the shard's version then
-  std::optional<std::uint64_t> announced_ns_;
+  CheckpointAnnouncer announcer_;
   bool is_adopted_ = false;  // adopt() was called, and no worker has declared yet
   std::unique_ptr<Shard> shard_;
   std::optional<TaskProtocol> tasks_;  // only on server 0 of a job with a coordinator

@@ -65,7 +65,7 @@ Status ServerProtocol::take_declared(Caller caller, Message message, const Attac
     ++pulls_;
     answers.push_back({caller, Ready{.version = shard_->pull(connection.worker),
                                      .clock = shard_->clock(connection.worker),
-                                     .checkpoint = announced_}});
+                                     .checkpoint = announcer_.latest()}});
     return {};
   }
   if (const auto* behind = std::get_if<Mark>(&message)) {

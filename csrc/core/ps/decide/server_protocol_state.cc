@@ -33,8 +33,7 @@ void ServerProtocol::keep_journal(Journal* journal) {
 // Checkpoints
 
 void ServerProtocol::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
-  keeper_ = keeper;
-  announced_ = latest;
+  announcer_.keep(options_.server == 0 ? keeper : nullptr, latest);
   checkpoint_barrier_.keep(keeper, latest);
 }
 
@@ -59,27 +58,6 @@ void ServerProtocol::mark(Worker worker, std::uint64_t checkpoint) {
 
 void ServerProtocol::end_checkpoints() {
   if (has_parameters()) checkpoint_barrier_.end();
-}
-
-void ServerProtocol::announce_checkpoint() {
-  if (keeper_ == nullptr || options_.server != 0) return;
-  const std::uint64_t pushes = options_.checkpoint_pushes;
-  const std::uint64_t version = shard_->version();
-  if (!announced_ns_) {
-    announced_ns_ = now_ns_;
-    // A restored server had announced its latest checkpoint before this push.
-    if (pushes > 0 && version > 0) announced_version_ = (version - 1) / pushes * pushes;
-  }
-  const bool after_pushes = pushes > 0 && version >= announced_version_ + pushes;
-  const bool after_time =
-      options_.checkpoint_ns > 0 && now_ns_ >= *announced_ns_ + options_.checkpoint_ns;
-  if (!after_pushes && !after_time) return;
-  const auto next = keeper_->announce();
-  if (!next) return;
-  CIRANDA_ASSERT(*next > announced_);  // I29
-  announced_ = *next;
-  announced_version_ = version;
-  announced_ns_ = now_ns_;
 }
 
 // -------------------------------------------------------------------------------------------

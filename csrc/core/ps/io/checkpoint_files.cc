@@ -210,7 +210,7 @@ FileNames CheckpointFiles::names(const char* what, Checkpoint checkpoint) const 
 }
 
 std::optional<Checkpoint> CheckpointFiles::announce() {
-  CIRANDA_ASSERT(server_ == 0);  // by ServerProtocol::announce_checkpoint()
+  CIRANDA_ASSERT(server_ == 0);  // by ServerProtocol::keep_checkpoints()
   if (!done() || (again_ns_ != 0 && monotonic_ns() < again_ns_)) return std::nullopt;
   const std::string folder = checkpoint_folder(folder_, latest_ + 1);
   if (::mkdir(folder.c_str(), 0700) != 0) {
