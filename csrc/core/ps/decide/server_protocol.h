@@ -17,29 +17,13 @@
 #include "core/ps/decide/checkpoint_barrier.h"
 #include "core/ps/decide/journal.h"
 #include "core/ps/decide/messages.h"
-#include "core/ps/decide/server_protocol_state.h"
+#include "core/ps/decide/saved_protocol.h"
+#include "core/ps/decide/server_protocol_options.h"
 #include "core/ps/decide/shard.h"
 #include "core/ps/decide/task_protocol.h"
 #include "core/ps/decide/vector_works.h"
 
 namespace ciranda::ps {
-
-struct ServerProtocolOptions {
-  std::string job_id;
-  int server = 0;
-  int servers = 1;
-  int workers = 1;
-  // A worker that has been silent for this long keeps nobody waiting.
-  std::uint64_t lease_ns = 10'000'000'000;
-  bool keeps_state = false;  // see Welcome
-  bool resumes = false;      // may continue from the state of another job, which is over
-  // The job has one more process, which gives tasks to the workers: see Enter, TaskProtocol.
-  bool has_coordinator = false;
-  // Server 0 announces a checkpoint after this many pushes (kSync: rounds), and after this long. 0:
-  // not for that reason.
-  std::uint64_t checkpoint_pushes = 0;
-  std::uint64_t checkpoint_ns = 0;
-};
 
 // Decides what a server answers to its workers: which workers may enter, which one gives the first
 // parameters, when a lease ends. It does no I/O: the caller passes in connections, messages and the
@@ -170,6 +154,7 @@ class ServerProtocol {
   void leave_shard(Worker worker);
   void begin_job(std::string job_id);
   static Member restored(const SavedProtocol::Member& was);
+  static SavedProtocol::Member saved(const Member& member);
   void mark(Worker worker, std::uint64_t checkpoint);
   void link_journal();
   Worker giver() const;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/assert.h"
-#include "core/ps/decide/server_protocol_state.h"
+#include "core/ps/decide/saved_protocol.h"
 
 namespace ciranda::ps {
 namespace {

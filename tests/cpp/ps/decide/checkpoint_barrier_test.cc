@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ps/decide/server_protocol_state.h"
+#include "core/ps/decide/saved_protocol.h"
 #include "ps/decide/server_protocols.h"
 
 namespace ciranda::ps {

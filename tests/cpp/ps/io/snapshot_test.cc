@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/ps/decide/server_protocol_state.h"
+#include "core/ps/decide/saved_protocol.h"
 #include "core/ps/io/record_file.h"
 #include "ps/decide/server_protocols.h"
 

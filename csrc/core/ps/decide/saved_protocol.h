@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/ps/decide/server_protocol_options.h"
 #include "core/ps/decide/shard.h"
 
 namespace ciranda::ps {
 
-// The decoded form of what ServerProtocol::save() writes.
+// The state of a ServerProtocol, except the contents of its arrays().
 struct SavedProtocol {
   std::string job_id;
   int server = 0;
@@ -34,10 +35,14 @@ struct SavedProtocol {
   std::vector<std::byte> shard;  // see Shard::save()
 };
 
+// Appends the bytes of `saved` to `out`.
+void encode(const SavedProtocol& saved, std::vector<std::byte>& out);
 // Accepts arbitrary bytes. kMismatch: another version of ciranda has written them. kMalformed names
 // the field and its offset.
 Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved);
 
+// Returns kMismatch unless a server with these options can continue from `saved`.
+Status check(const SavedProtocol& saved, const ServerProtocolOptions& options);
 // Makes the shard that was saved, except the contents of its arrays(). kSystem: not enough memory.
 Result<std::unique_ptr<Shard>> make_shard(const SavedProtocol& saved);
 
