@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "core/ps/decide/saved_protocol.h"
 #include "core/ps/decide/server_protocol_options.h"
 #include "core/ps/decide/shard.h"
+#include "core/ps/decide/shard_requests.h"
 #include "core/ps/decide/task_protocol.h"
 #include "core/ps/decide/vector_works.h"
 
@@ -36,20 +36,13 @@ class ServerProtocol {
   explicit ServerProtocol(ServerProtocolOptions options);
 
   using Caller = int;  // the number of an open connection
+  using Attached = ps::Attached;
   struct Answer {
     Caller to = -1;
     Message message;
     bool hangs_up = false;  // end the connection after sending; close() has been done
   };
   using Answers = std::vector<Answer>;
-
-  // Gives access to the data that came with a message.
-  struct Attached {
-    std::function<Result<std::vector<std::byte>>(std::uint64_t bytes)> model_blob;  // a copy
-    // The memory stays mapped while the connection is open. Memory for Fetched is mapped until the
-    // answer, and only written to.
-    std::function<Result<std::byte*>(std::uint64_t bytes)> memory;
-  };
 
   // Adds a new connection.
   void open(Caller caller, std::uint64_t now_ns);
@@ -133,20 +126,7 @@ class ServerProtocol {
   Status push(Caller caller, Push message, Answers& answers);
   Status take_of_tasks(Caller caller, const Message& message, Answers& answers);
   void give(TaskProtocol::Answers tasks, Answers& answers);
-  Status pull_rows(Caller caller, const PullRows& message, const Attached& attached,
-                   Answers& answers);
-  Status push_rows(Caller caller, const PushRows& message, const Attached& attached,
-                   Answers& answers);
-  // The numbers of rows, copied, and the memory that follows them in the message.
-  struct Rows {
-    std::vector<std::uint64_t> numbers;
-    std::byte* data = nullptr;
-  };
-  Result<Rows> rows_of(std::uint32_t table, std::uint64_t count, const Attached& attached) const;
   TaskProtocol::Left who_has_left() const;
-  Status fetch_state(Caller caller, const FetchState& message, const Attached& attached,
-                     Answers& answers);
-  Status fetch_steps(Caller caller, const Attached& attached, Answers& answers);
   void depart(Caller caller, bool left, Answers& answers);
   Result<std::unique_ptr<Shard>> first_shard(Model model) const;
   void begin_with(std::unique_ptr<Shard> shard);
