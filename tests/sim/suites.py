@@ -654,13 +654,13 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "lets_two_lives_live",  # I25
-        "if (const Caller before = known.caller; before >= 0) {",
-        "if (const Caller before = known.caller; before < -1) {",
+        "if (const Caller before = entry.value().replaces; before >= 0) {",
+        "if (const Caller before = entry.value().replaces; before < -1) {",
     ),
     Mutant(
         "takes_the_parameters_of_whoever_comes",  # I24
-        "std::ranges::find(members_, false, &Member::left);",
-        "std::ranges::find_if(members_, [](const Member& each) { return each.caller >= 0; });",
+        "std::ranges::find(workers_, false, &Member::left);",
+        "std::ranges::find_if(workers_, [](const Member& each) { return each.caller >= 0; });",
     ),
     Mutant(
         "counts_a_lease_from_the_first_word",  # I24
@@ -714,8 +714,8 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "gives_who_returns_what_it_has_not_asked_for",  # I22
-        "connection.returns ? shard_->version() : shard_->pull(connection.worker);",
-        "shard_->pull(connection.worker);",
+        "each.returns ? shard_->version() : shard_->pull(worker);",
+        "shard_->pull(worker);",
     ),
     Mutant(
         "lets_a_duplicate_through_the_gate",  # I24

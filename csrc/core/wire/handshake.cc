@@ -225,7 +225,7 @@ Status ServerHandshake::judge(const Hello& hello) const {
             ", which is this rank: this rank was started twice, or its own bytes came back",
         hello.from);
   }
-  // A parameter server checks the worker's number after the handshake (ServerProtocol::enter).
+  // A parameter server checks the worker's number after the handshake (Membership::check).
   if (hello.from >= side_.ranks && !side_.is_server) {
     return refusal(who + " is not one of this job's " + std::to_string(side_.ranks) +
                        " ranks; start every rank with the same size",

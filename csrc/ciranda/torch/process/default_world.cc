@@ -79,7 +79,7 @@ std::shared_ptr<ps::Client> connect_to_servers(const Config& config) REQUIRES(pr
                    .keys = std::move(keys),
                    .authenticates = config.engine.ring.authenticates,
                    .worker = config.coordinates ? config.rank_info.size : config.rank_info.rank,
-                   // Each connection is a new life, see ServerProtocol.
+                   // Each connection is a new life, see Membership.
                    .life = config.life_base + ++process.connections,
                    .timeout_ms = config.start_timeout_ms},
        .job_id = config.servers_job,

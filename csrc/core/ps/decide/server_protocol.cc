@@ -1,39 +1,31 @@
 #include "core/ps/decide/server_protocol.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+#include <variant>
 
 #include "core/base/assert.h"
 #include "core/ps/decide/model_codec.h"
 #include "core/ps/decide/refusal.h"
+#include "core/ps/decide/saved_protocol.h"
 
 namespace ciranda::ps {
 
 ServerProtocol::ServerProtocol(ServerProtocolOptions options)
     : options_(std::move(options)),
-      job_id_(options_.job_id),
-      members_(static_cast<std::size_t>(options_.workers)),
+      membership_(options_),
       checkpoint_barrier_(options_.workers),
-      announcer_(options_.checkpoint_pushes, options_.checkpoint_ns) {
+      announcer_(options_.checkpoint_pushes, options_.checkpoint_ns),
+      waits_(static_cast<std::size_t>(options_.workers)) {
   if (options_.has_coordinator && options_.server == 0) tasks_.emplace(options_.workers);
-}
-
-std::string ServerProtocol::words_of(Worker worker) const {
-  return is_coordinator(worker) ? "the coordinator" : "worker " + std::to_string(worker);
 }
 
 // -------------------------------------------------------------------------------------------
 // Messages
 
-void ServerProtocol::open(Caller caller, std::uint64_t now_ns) {
-  CIRANDA_ASSERT(!connections_.contains(caller));
-  connections_[caller] = {.heard_ns = now_ns};
-}
-
 void ServerProtocol::close(Caller caller, std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
-  if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
+  if (membership_.is_open(caller)) depart(caller, /*left=*/false, answers);
 }
 
 void ServerProtocol::refuse(Caller caller, const Error& why, std::uint64_t now_ns,
@@ -44,17 +36,14 @@ void ServerProtocol::refuse(Caller caller, const Error& why, std::uint64_t now_n
 
 void ServerProtocol::hang_up(Caller caller, const Error& why, Answers& answers) {
   answers.push_back({caller, Refused{.code = why.code, .text = why.text}, /*hangs_up=*/true});
-  if (connections_.contains(caller)) depart(caller, /*left=*/false, answers);
+  if (membership_.is_open(caller)) depart(caller, /*left=*/false, answers);
 }
 
 void ServerProtocol::take(Caller caller, Message message, const Attached& attached,
                           std::uint64_t now_ns, Answers& answers) {
-  const auto found = connections_.find(caller);
-  if (found == connections_.end()) return;  // the server has hung up on it
-  Connection& connection = found->second;
+  if (!membership_.is_open(caller)) return;  // the server has hung up on it
   now_ns_ = now_ns;
-  connection.heard_ns = now_ns;
-  if (std::exchange(connection.silent, false)) hear(connection.worker);
+  if (membership_.hear(caller, now_ns)) hear(membership_.member_of(caller));
   const Status handled = handle(caller, std::move(message), attached, answers);
   if (!handled) hang_up(caller, handled.error(), answers);
 }
@@ -62,13 +51,13 @@ void ServerProtocol::take(Caller caller, Message message, const Attached& attach
 Status ServerProtocol::handle(Caller caller, Message message, const Attached& attached,
                               Answers& answers) {
   if (const auto* first = std::get_if<Enter>(&message)) return enter(caller, *first, answers);
-  const Connection& connection = of(caller);
-  if (connection.worker < 0) {
+  const Worker member = membership_.member_of(caller);
+  if (member < 0) {
     return refused(ErrorCode::kMalformed, "the first packet of a connection has to be Enter");
   }
   if (std::holds_alternative<Beat>(message)) return {};
   if (const auto* last = std::get_if<Leave>(&message)) {
-    mark(connection.worker, last->checkpoint);
+    mark(member, last->checkpoint);
     return depart(caller, /*left=*/true, answers), Status();
   }
   if (std::holds_alternative<AskStats>(message)) {
@@ -76,7 +65,7 @@ Status ServerProtocol::handle(Caller caller, Message message, const Attached& at
     return {};
   }
   if (TaskProtocol::concerns(message)) return take_of_tasks(caller, message, answers);
-  if (is_coordinator(connection.worker)) {
+  if (membership_.is_coordinator(member)) {
     if (const auto* vectors = std::get_if<VectorWork>(&message)) {
       Shard* const shard = has_parameters() ? shard_.get() : nullptr;
       return reply(caller, works_.take(*vectors, shard, journal_), answers);
@@ -84,40 +73,53 @@ Status ServerProtocol::handle(Caller caller, Message message, const Attached& at
     return refused(ErrorCode::kMalformed, "the coordinator sent a message that only workers send");
   }
   if (const auto* value = std::get_if<Average>(&message)) {
-    return reply(caller, averages_.add(connection.worker, *value), answers);
+    return reply(caller, averages_.add(member, *value), answers);
   }
   if (const auto* what = std::get_if<Declare>(&message)) {
     return declare(caller, *what, attached, answers);
   }
-  if (connection.memory == nullptr || connection.waits) {
+  if (!declarations_.has_parameters(caller)) {
     return refused(ErrorCode::kMalformed,
-                   words_of(connection.worker) + " has not declared its parameters");
+                   membership_.words_of(member) + " has not declared its parameters");
   }
   return take_declared(caller, std::move(message), attached, answers);
 }
 
-void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
-  for (Ack& ack : acks) {
-    Member& worker = member(ack.worker);
-    CIRANDA_ASSERT(ack.seq <= shard_->decided(ack.worker));  // I21
-    CIRANDA_ASSERT(ack.version <= shard_->version());        // I23
-    if (worker.caller < 0) continue;
-    ack.held_ns = now_ns_ - std::min(worker.pushed_ns, now_ns_);
-    ack.checkpoint = announcer_.latest();
-    worker.held_ns += ack.held_ns;
-    answers.push_back({worker.caller, ack});
+Status ServerProtocol::take_declared(Caller caller, Message message, const Attached& attached,
+                                     Answers& answers) {
+  CIRANDA_ASSERT(shard_ && shard_->given());  // I22: by give_if_there()
+  const Worker worker = membership_.member_of(caller);
+  if (auto* gradients = std::get_if<Push>(&message)) {
+    return push(worker, std::move(*gradients), answers);
   }
+  if (std::holds_alternative<Pull>(message)) {
+    ++pulls_;
+    answers.push_back({caller, Ready{.version = shard_->pull(worker),
+                                     .clock = shard_->clock(worker),
+                                     .checkpoint = announcer_.latest()}});
+    return {};
+  }
+  if (const auto* behind = std::get_if<Mark>(&message)) {
+    return mark(worker, behind->checkpoint), Status();
+  }
+  if (std::holds_alternative<MoveGradients>(message)) {
+    const auto memory = attached.memory(shard_->layout().gradient_bytes());
+    if (!memory) return memory.error();
+    shard_->move_gradients(worker, memory.value());
+    return {};
+  }
+  return reply(caller, answer_from(*shard_, worker, message, attached), answers);
 }
 
-Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
-  if (message.worker != of(caller).worker) {
+Status ServerProtocol::push(Worker worker, Push message, Answers& answers) {
+  if (message.worker != worker) {
     return refused(ErrorCode::kMalformed,
-                   words_of(of(caller).worker) + " pushes for another worker");
+                   membership_.words_of(worker) + " pushes for another worker");
   }
   CIRANDA_TRY(shard_->check(message));
-  member(message.worker).pushed_ns = now_ns_;
-  const bool is_new = message.seq > shard_->decided(message.worker);
-  if (is_new) checkpoint_barrier_.expect_push(message.worker);
+  wait_of(worker).pushed_ns = now_ns_;
+  const bool is_new = message.seq > shard_->decided(worker);
+  if (is_new) checkpoint_barrier_.expect_push(worker);
   std::vector<Ack> acks;
   shard_->push(std::move(message), acks);
   if (is_new) announcer_.after_push(shard_->version(), now_ns_);
@@ -125,17 +127,152 @@ Status ServerProtocol::push(Caller caller, Push message, Answers& answers) {
   return {};
 }
 
+void ServerProtocol::tell(std::vector<Ack> acks, Answers& answers) {
+  for (Ack& ack : acks) {
+    CIRANDA_ASSERT(ack.seq <= shard_->decided(ack.worker));  // I21
+    CIRANDA_ASSERT(ack.version <= shard_->version());        // I23
+    const Caller caller = membership_.caller_of(ack.worker);
+    if (caller < 0) continue;
+    Wait& wait = wait_of(ack.worker);
+    ack.held_ns = now_ns_ - std::min(wait.pushed_ns, now_ns_);
+    ack.checkpoint = announcer_.latest();
+    wait.held_ns += ack.held_ns;
+    answers.push_back({caller, ack});
+  }
+}
+
+Status ServerProtocol::take_of_tasks(Caller caller, const Message& message, Answers& answers) {
+  if (!tasks_) {
+    return refused(ErrorCode::kInvalidArgument,
+                   options_.has_coordinator ? "only server 0 has the tasks"
+                                            : "there is no coordinator that gives out tasks; start "
+                                              "the job with "
+                                              "--coordinator");
+  }
+  TaskProtocol::Answers given;
+  CIRANDA_TRY(tasks_->take(membership_.member_of(caller), message, who_has_left(), given));
+  give(std::move(given), answers);
+  return {};
+}
+
+void ServerProtocol::give(TaskProtocol::Answers tasks, Answers& answers) {
+  for (TaskProtocol::Answer& each : tasks) {
+    const Caller caller = membership_.caller_of(each.to);
+    if (caller < 0) continue;
+    if (auto* refusal = std::get_if<Refused>(&each.message)) {
+      hang_up(caller, {.code = refusal->code, .text = std::move(refusal->text)}, answers);
+    } else {
+      answers.push_back({caller, std::move(each.message)});
+    }
+  }
+}
+
+Stats ServerProtocol::stats() const {
+  if (!shard_) return {};
+  Stats stats = stats_of(*shard_);
+  stats.pulls = pulls_;
+  stats.lost = lost_;
+  for (Worker worker = 0; worker < options_.workers; ++worker) {
+    stats.workers.push_back({.here = membership_.caller_of(worker) >= 0,
+                             .pushes = shard_->pushes(worker),
+                             .held_ns = waits_[static_cast<std::size_t>(worker)].held_ns});
+  }
+  return stats;
+}
+
 // -------------------------------------------------------------------------------------------
-// Workers come and go
+// Members come and go
+
+Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answers) {
+  const auto entry = membership_.check(caller, message);
+  if (!entry) return entry.error();
+  const bool returns = entry.value().returns;
+  if (const Caller before = entry.value().replaces; before >= 0) {
+    hang_up(before,
+            refused(ErrorCode::kInvalidArgument,
+                    membership_.words_of(message.worker) +
+                        (returns ? " has reconnected" : " has been restarted")),
+            answers);
+  }
+  if (journal_ != nullptr && !returns) {
+    journal_->write({.kind = Change::Kind::kEntered,
+                     .worker = message.worker,
+                     .life = message.life,
+                     .process = message.process},
+                    {});
+  }
+  membership_.enter(caller, message);
+  hear(message.worker);  // the wait after a restart may have ended without it
+  Welcome welcome{.scheduled = tasks_ ? tasks_->scheduled() : 0,
+                  .keeps_state = options_.keeps_state};
+  if (shard_ && !membership_.is_coordinator(message.worker)) {
+    welcome.decided = shard_->decided(message.worker);
+    welcome.decided_rows = shard_->decided_rows(message.worker);
+  }
+  answers.push_back({caller, welcome});
+  return {};
+}
+
+void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
+  const Worker member = membership_.close(caller, left);
+  declarations_.close(caller);
+  if (member < 0) return;
+  if (left && journal_ != nullptr) {
+    journal_->write({.kind = Change::Kind::kLeft, .worker = member}, {});
+  }
+  if (tasks_) {
+    TaskProtocol::Answers given;
+    tasks_->leave(member, who_has_left(), given);
+    give(std::move(given), answers);
+  }
+  if (!shard_ || membership_.is_coordinator(member)) return;
+  std::vector<Ack> acks;
+  shard_->leave(member, acks);
+  checkpoint_barrier_.leave(member);
+  link_journal();
+  tell(std::move(acks), answers);
+  if (left) give_if_there(answers);
+}
+
+void ServerProtocol::hear(Worker member) {
+  if (shard_ && member >= 0 && !membership_.is_coordinator(member)) shard_->hear(member);
+}
+
+void ServerProtocol::end_leases(std::uint64_t now_ns, Answers& answers) {
+  now_ns_ = now_ns;
+  std::vector<Ack> acks;
+  TaskProtocol::Answers given;
+  for (const Worker member : membership_.end_leases(now_ns)) {
+    if (tasks_) tasks_->fall_silent(member, who_has_left(), given);
+    if (shard_ && !membership_.is_coordinator(member)) shard_->fall_silent(member, acks);
+  }
+  give(std::move(given), answers);
+  for (const Worker worker : membership_.end_wait(now_ns)) {
+    CIRANDA_ASSERT(shard_);  // by restore()
+    shard_->fall_silent(worker, acks);
+  }
+  tell(std::move(acks), answers);
+}
+
+// No worker is waiting that could be answered.
+void ServerProtocol::leave_shard(Worker worker) {
+  std::vector<Ack> none;
+  shard_->leave(worker, none);
+  CIRANDA_ASSERT(none.empty());
+}
+
+// -------------------------------------------------------------------------------------------
+// The first parameters
 
 Status ServerProtocol::declare(Caller caller, const Declare& message, const Attached& attached,
                                Answers& answers) {
-  const Worker worker = of(caller).worker;
-  if (of(caller).memory != nullptr) {
-    return refused(
-        ErrorCode::kInvalidArgument,
-        words_of(worker) +
-            " has declared its parameters already; servers hold the parameters of one model");
+  const Worker worker = membership_.member_of(caller);
+  const std::string self = membership_.words_of(worker);
+  if (declarations_.has_declared(caller)) {
+    return refused(ErrorCode::kInvalidArgument,
+                   self +
+                       " has declared its parameters already; servers hold "
+                       "the parameters of one model");
   }
   CIRANDA_TRY(welcome_back(worker, message));
   const auto model_blob = attached.model_blob(message.model_bytes);
@@ -144,8 +281,9 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
   if (!model) return model.error();
   if (options_.has_coordinator && model.value().mode.kind != ModeKind::kAsync) {
     return refused(ErrorCode::kInvalidArgument,
-                   words_of(worker) +
-                       " would wait for other workers, which may have no task; use a mode without "
+                   self +
+                       " would wait for other workers, which may have no "
+                       "task; use a mode without "
                        "waiting, such as Async()");
   }
   if (is_adopted_) shard_->set_mode(model.value().mode);
@@ -153,7 +291,7 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
     const std::string why = difference(shard_->model(), model.value());
     if (!why.empty()) {
       return refused(ErrorCode::kMismatch,
-                     words_of(worker) + " trains another model than the workers before it: " + why);
+                     self + " trains another model than the workers before it: " + why);
     }
   }
   std::unique_ptr<Shard> first;
@@ -167,9 +305,7 @@ Status ServerProtocol::declare(Caller caller, const Declare& message, const Atta
   if (first) begin_with(std::move(first));
   is_adopted_ = false;
   checkpoint_barrier_.enter(worker);
-  of(caller).memory = memory.value();
-  of(caller).waits = true;
-  of(caller).returns = message.returns;
+  declarations_.add(caller, message.returns);
   shard_->enter(worker, memory.value(), message.decided);
   give_if_there(answers);
   return {};
@@ -190,13 +326,14 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
   shard_ = std::move(shard);
   link_journal();
   std::vector<Ack> none;
-  for (std::size_t each = 0; each < members_.size(); ++each) {
-    if (members_[each].gone) leave_shard(static_cast<Worker>(each));
-  }
-  for (const auto& [each, connection] : connections_) {
-    if (!connection.silent || is_coordinator(connection.worker)) continue;
-    shard_->fall_silent(connection.worker, none);
-  }
+  for (const Worker worker : membership_.gone_workers()) leave_shard(worker);
+  for (const Worker worker : membership_.silent_workers()) shard_->fall_silent(worker, none);
+}
+
+void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
+  CIRANDA_ASSERT(membership_.is_empty() && shard && shard->given());
+  begin_with(std::move(shard));
+  is_adopted_ = true;
 }
 
 // Checks that a worker can return after its connection or this server was lost, and counts the
@@ -204,115 +341,155 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
 Status ServerProtocol::welcome_back(Worker worker, const Declare& message) {
   if (!message.returns) return {};
   if (!shard_ || !shard_->given()) {
-    return refused(
-        ErrorCode::kRankLost,
-        "the server was restarted without the parameters that " + words_of(worker) +
-            " trains; let servers keep them with ciranda run --ps-dir or ciranda-ps --dir");
+    return refused(ErrorCode::kRankLost, "the server was restarted without the parameters that " +
+                                             membership_.words_of(worker) +
+                                             " trains; let servers keep them with ciranda run "
+                                             "--ps-dir or ciranda-ps --dir");
   }
   const std::uint64_t decided = shard_->decided(worker);
   lost_ += message.answered - std::min(message.answered, decided);
   return {};
 }
 
-// Returns the worker that gives the first parameters: the lowest one that has not left. -1: all
-// have left.
-Worker ServerProtocol::giver() const {
-  const auto giver = std::ranges::find(members_, false, &Member::left);
-  return giver == members_.end() ? -1 : static_cast<Worker>(giver - members_.begin());
-}
-
 std::optional<Worker> ServerProtocol::awaited() const {
-  if (!shard_ || shard_->given()) return std::nullopt;
-  const auto waits = [](const auto& each) { return each.second.waits; };
-  const Worker worker = giver();
-  if (worker < 0 || std::ranges::none_of(connections_, waits)) return std::nullopt;
-  return worker;
+  if (!shard_ || shard_->given() || !declarations_.anyone_waits()) return std::nullopt;
+  return membership_.giver();
 }
 
 void ServerProtocol::give_if_there(Answers& answers) {
   if (!shard_) return;
   if (!shard_->given()) {
-    const Worker worker = giver();
-    if (worker < 0) return;
-    const Caller caller = member(worker).caller;
-    if (caller < 0 || !of(caller).waits) return;
-    shard_->give(worker);
+    const std::optional<Worker> giver = membership_.giver();
+    if (!giver || !declarations_.waits(membership_.caller_of(*giver))) return;
+    shard_->give(*giver);
   }
-  for (auto& [caller, connection] : connections_) {
-    if (!std::exchange(connection.waits, false)) continue;
-    const std::uint64_t version =
-        connection.returns ? shard_->version() : shard_->pull(connection.worker);
-    answers.push_back({caller, Ready{.version = version,
-                                     .clock = shard_->clock(connection.worker),
-                                     .checkpoint = announcer_.latest()}});
+  for (const Declarations::Waiting& each : declarations_.take_waiting()) {
+    const Worker worker = membership_.member_of(each.caller);
+    const std::uint64_t version = each.returns ? shard_->version() : shard_->pull(worker);
+    answers.push_back({each.caller, Ready{.version = version,
+                                          .clock = shard_->clock(worker),
+                                          .checkpoint = announcer_.latest()}});
   }
-}
-
-void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
-  const Worker worker = of(caller).worker;
-  connections_.erase(caller);
-  if (worker < 0) return;
-  CIRANDA_ASSERT(member(worker).caller == caller);  // I25: the connection of its latest life
-  member(worker).caller = -1;
-  member(worker).left = left;
-  member(worker).gone = true;
-  if (left && journal_ != nullptr) {
-    journal_->write({.kind = Change::Kind::kLeft, .worker = worker}, {});
-  }
-  if (tasks_) {
-    TaskProtocol::Answers given;
-    tasks_->leave(worker, who_has_left(), given);
-    give(std::move(given), answers);
-  }
-  if (!shard_ || is_coordinator(worker)) return;
-  std::vector<Ack> acks;
-  shard_->leave(worker, acks);
-  checkpoint_barrier_.leave(worker);
-  link_journal();
-  tell(std::move(acks), answers);
-  if (left) give_if_there(answers);
-}
-
-void ServerProtocol::hear(Worker worker) {
-  if (shard_ && worker >= 0 && !is_coordinator(worker)) shard_->hear(worker);
 }
 
 // -------------------------------------------------------------------------------------------
-// Leases
+// Journal and checkpoints
 
-std::uint64_t ServerProtocol::next_lease_ns() const {
-  std::uint64_t next = expected_ns_;
-  for (const auto& [caller, connection] : connections_) {
-    if (connection.worker < 0 || connection.silent) continue;
-    next = std::min(next, connection.heard_ns + options_.lease_ns);
-  }
-  return next;
+void ServerProtocol::keep_journal(Journal* journal) {
+  journal_ = journal;
+  if (tasks_) tasks_->keep_journal(journal);
+  checkpoint_barrier_.forward_to(journal);
+  link_journal();
 }
 
-void ServerProtocol::end_leases(std::uint64_t now_ns, Answers& answers) {
-  now_ns_ = now_ns;
-  std::vector<Ack> acks;
-  TaskProtocol::Answers given;
-  for (auto& [caller, connection] : connections_) {
-    if (connection.worker < 0 || connection.silent ||
-        now_ns < connection.heard_ns + options_.lease_ns) {
-      continue;
-    }
-    connection.silent = true;
-    if (tasks_) tasks_->fall_silent(connection.worker, who_has_left(), given);
-    if (shard_ && !is_coordinator(connection.worker)) {
-      shard_->fall_silent(connection.worker, acks);
-    }
+void ServerProtocol::keep_checkpoints(CheckpointKeeper* keeper, Checkpoint latest) {
+  announcer_.keep(options_.server == 0 ? keeper : nullptr, latest);
+  checkpoint_barrier_.keep(keeper, latest);
+}
+
+// The shard writes changes only while somebody wants them.
+void ServerProtocol::link_journal() {
+  CIRANDA_ASSERT(journal_ == nullptr || checkpoint_barrier_.wants_changes());  // I28
+  if (shard_)
+    shard_->keep_journal(checkpoint_barrier_.wants_changes() ? &checkpoint_barrier_ : nullptr);
+}
+
+void ServerProtocol::mark(Worker worker, Checkpoint checkpoint) {
+  if (!shard_ || !shard_->given() || membership_.is_coordinator(worker)) return;
+  checkpoint_barrier_.mark(worker, checkpoint);
+  link_journal();
+}
+
+// -------------------------------------------------------------------------------------------
+// Saved state
+
+void ServerProtocol::save(std::vector<std::byte>& out) const {
+  CIRANDA_ASSERT(shard_ && shard_->given());
+  SavedProtocol saved{.job_id = options_.job_id,
+                      .server = options_.server,
+                      .servers = options_.servers,
+                      .works = works_.done(),
+                      .lost = lost_,
+                      .model = shard_->model()};
+  for (Worker worker = 0; worker < options_.workers; ++worker) {
+    const Membership::Saved member = membership_.saved(worker);
+    saved.members.push_back({.life = member.life,
+                             .process = member.process,
+                             .left = member.left,
+                             .pushes = shard_->pushes(worker),
+                             .held_ns = waits_[static_cast<std::size_t>(worker)].held_ns});
   }
-  give(std::move(given), answers);
-  if (now_ns >= expected_ns_) {
-    CIRANDA_ASSERT(shard_);  // by restore()
-    expected_ns_ = UINT64_MAX;
-    for (std::size_t each = 0; each < members_.size(); ++each) {
-      if (members_[each].caller < 0) shard_->fall_silent(static_cast<Worker>(each), acks);
-    }
+  if (options_.has_coordinator) {
+    const Membership::Saved member = membership_.saved(options_.workers);
+    saved.coordinator = {.life = member.life, .process = member.process, .left = member.left};
   }
-  tell(std::move(acks), answers);
+  if (tasks_) tasks_->save(saved.tasks);
+  shard_->save(saved.shard);
+  encode(saved, out);
+}
+
+Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t now_ns) {
+  CIRANDA_ASSERT(!shard_ && membership_.is_empty());
+  auto decoded = decode_saved_protocol(saved);
+  if (!decoded) return decoded.error();
+  SavedProtocol& was = decoded.value();
+  CIRANDA_TRY(ps::check(was, options_));
+  if (tasks_) CIRANDA_TRY(tasks_->restore(was.tasks));
+  auto shard = make_shard(was);
+  if (!shard) return shard.error();
+  shard_ = std::move(shard).value();
+  is_adopted_ = false;
+  lost_ = was.lost;
+  membership_.restore(was.job_id, now_ns);
+  const auto restore_member = [&](Worker member, const SavedProtocol::Member& each) {
+    membership_.restore(member, {.life = each.life, .process = each.process, .left = each.left});
+  };
+  for (Worker worker = 0; worker < options_.workers; ++worker) {
+    const SavedProtocol::Member& each = was.members[static_cast<std::size_t>(worker)];
+    restore_member(worker, each);
+    wait_of(worker).held_ns = each.held_ns;
+    if (each.left) leave_shard(worker);
+  }
+  if (was.coordinator) restore_member(options_.workers, *was.coordinator);
+  works_.restore(std::move(was.works));
+  return {};
+}
+
+bool ServerProtocol::resume() {
+  if (job_id() == options_.job_id) return false;
+  if (journal_ != nullptr) {
+    journal_->write({.kind = Change::Kind::kResumed, .text = options_.job_id}, {});
+  }
+  membership_.begin_job(options_.job_id);
+  return true;
+}
+
+Status ServerProtocol::repeat(const Change& change, std::span<const std::byte> data) {
+  CIRANDA_ASSERT(shard_);  // by restore()
+  switch (change.kind) {
+    case Change::Kind::kApplied:
+    case Change::Kind::kSkipped:
+    case Change::Kind::kRows:
+      return shard_->repeat(change, data);
+    case Change::Kind::kEntered:
+    case Change::Kind::kLeft:
+      CIRANDA_TRY(membership_.repeat(change));
+      if (change.kind == Change::Kind::kLeft && !membership_.is_coordinator(change.worker)) {
+        leave_shard(change.worker);
+      }
+      return {};
+    case Change::Kind::kWorked:
+      return works_.repeat(change.work, *shard_);
+    case Change::Kind::kResumed:
+      return membership_.begin_job(change.text), Status();
+    case Change::Kind::kScheduled:
+    case Change::Kind::kTaskDone:
+    case Change::Kind::kTasksClosed:
+      break;
+  }
+  if (tasks_) return tasks_->repeat(change);
+  return refused(ErrorCode::kMalformed,
+                 "a stored change belongs to a task, but the job has no tasks");
 }
 
 }  // namespace ciranda::ps
