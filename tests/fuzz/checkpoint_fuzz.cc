@@ -61,7 +61,7 @@ class Job {
       : model_(model_of(number)),
         protocol_({.job_id = "job", .server = server, .servers = kServers}),
         server_(static_cast<std::uint64_t>(server)) {
-    protocol_.open(1, 0);
+    protocol_.open(1);
     tell(ps::Enter{.job_id = "job", .servers = kServers, .server = server});
     tell(ps::Declare{});
     push(1);

@@ -65,7 +65,7 @@ class Play {
                    .workers = kWorkers,
                    .lease_ns = kLease,
                    .has_coordinator = model_.mode.kind == ps::ModeKind::kAsync}) {
-    protocol_.open(kGood, now_);
+    protocol_.open(kGood);
     tell(kGood, enter(0, 1));
     tell(kGood, ps::Declare{});
     CIRANDA_ASSERT(last_ready_.has_value());
@@ -81,7 +81,7 @@ class Play {
     // Once the strangers are gone, and whoever never came, nobody is waited for.
     for (ServerProtocol::Caller caller = 1; caller <= 4; ++caller) close(caller);
     for (ps::Worker worker = 1; worker < kWorkers; ++worker) {
-      protocol_.open(worker, now_);
+      protocol_.open(worker);
       tell(worker, enter(worker, UINT64_MAX));
       tell(worker, ps::Leave{});
     }
@@ -104,7 +104,7 @@ class Play {
     switch (what) {
       case 0:
         close(caller);
-        return protocol_.open(caller, now_);
+        return protocol_.open(caller);
       case 1:
         return close(caller);
       case 2: {

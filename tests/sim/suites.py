@@ -664,7 +664,7 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "counts_a_lease_from_the_first_word",  # I24
-        "connection.heard_ns = now_ns;",
+        "lease.heard_ns = now_ns;",
         "",
     ),
     Mutant(
@@ -674,7 +674,7 @@ _OF_PARAMETER_SERVER = (
     ),
     Mutant(
         "waits_for_ever_for_who_does_not_come_back",  # I27
-        "expected_ns_ = now_ns + options_.lease_ns;",
+        "leases_.begin_wait(now_ns);",
         "",
     ),
     Mutant(

@@ -416,7 +416,7 @@ class PsJob {
                             .worker = actor.number,
                             .first = actor.first,
                             .memory = actor.memory});
-    protocols_[server]->open(connections_.back().id, now_);
+    protocols_[server]->open(connections_.back().id);
     return connections_.size() - 1;
   }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/base/assert.h"
-#include "core/ps/decide/membership.h"
+#include "core/ps/decide/leases.h"
 
 namespace ciranda::ps {
 

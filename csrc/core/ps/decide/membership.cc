@@ -24,15 +24,9 @@ std::string Membership::words_of(Worker member) const {
 // -------------------------------------------------------------------------------------------
 // Connections
 
-void Membership::open(Caller caller, std::uint64_t now_ns) {
+void Membership::open(Caller caller) {
   CIRANDA_ASSERT(!connections_.contains(caller));
-  connections_[caller] = {.heard_ns = now_ns};
-}
-
-bool Membership::hear(Caller caller, std::uint64_t now_ns) {
-  Connection& connection = connections_.at(caller);
-  connection.heard_ns = now_ns;
-  return std::exchange(connection.silent, false);
+  connections_[caller] = -1;
 }
 
 Worker Membership::close(Caller caller, bool left) {
@@ -85,9 +79,9 @@ Status Membership::check_settings(const Enter& message) const {
 }
 
 // Checks that the sender may belong to the job of the members that are connected and not silent.
-Status Membership::check_origin(const Enter& message) const {
+Status Membership::check_origin(const Enter& message, const Leases& leases) const {
   const auto is_here = [&](const Member& member) {
-    return member.caller >= 0 && !connections_.at(member.caller).silent;
+    return member.caller >= 0 && !leases.is_silent(member.caller);
   };
   const auto compare = [&](Worker number, const Member& member) -> Status {
     const std::string why = is_here(member) ? difference(member.origin, message.origin) : "";
@@ -106,11 +100,12 @@ Status Membership::check_origin(const Enter& message) const {
   return {};
 }
 
-Result<Membership::Entry> Membership::check(Caller caller, const Enter& message) const {
+Result<Membership::Entry> Membership::check(Caller caller, const Enter& message,
+                                            const Leases& leases) const {
   const std::string self = words_of(message.worker);
   if (member_of(caller) >= 0) return refused(ErrorCode::kMalformed, self + " enters twice");
   CIRANDA_TRY(check_settings(message));
-  CIRANDA_TRY(check_origin(message));
+  CIRANDA_TRY(check_origin(message, leases));
   const Member& known = at(message.worker);
   // The same process enters again, after its connection or this server was lost.
   const bool returns = message.life == known.life && message.process == known.process;
@@ -131,7 +126,7 @@ void Membership::enter(Caller caller, const Enter& message) {
   member.origin = message.origin;
   member.caller = caller;
   member.left = false;
-  connections_.at(caller).member = message.worker;
+  connections_.at(caller) = message.worker;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -148,8 +143,7 @@ bool Membership::have_workers_left() const {
 }
 
 bool Membership::has_members() const {
-  return std::ranges::any_of(connections_,
-                             [](const auto& each) { return each.second.member >= 0; });
+  return std::ranges::any_of(connections_, [](const auto& each) { return each.second >= 0; });
 }
 
 std::vector<Worker> Membership::gone_workers() const {
@@ -160,45 +154,12 @@ std::vector<Worker> Membership::gone_workers() const {
   return gone;
 }
 
-std::vector<Worker> Membership::silent_workers() const {
-  std::vector<Worker> silent;
-  for (const auto& [caller, connection] : connections_) {
-    if (connection.silent && !is_coordinator(connection.member))
-      silent.push_back(connection.member);
-  }
-  return silent;
-}
-
-std::uint64_t Membership::next_lease_ns() const {
-  std::uint64_t next = expected_ns_;
-  for (const auto& [caller, connection] : connections_) {
-    if (connection.member < 0 || connection.silent) continue;
-    next = std::min(next, connection.heard_ns + options_.lease_ns);
-  }
-  return next;
-}
-
-std::vector<Worker> Membership::end_leases(std::uint64_t now_ns) {
-  std::vector<Worker> ended;
-  for (auto& [caller, connection] : connections_) {
-    if (connection.member < 0 || connection.silent ||
-        now_ns < connection.heard_ns + options_.lease_ns) {
-      continue;
-    }
-    connection.silent = true;
-    ended.push_back(connection.member);
-  }
-  return ended;
-}
-
-std::vector<Worker> Membership::end_wait(std::uint64_t now_ns) {
-  std::vector<Worker> missing;
-  if (now_ns < expected_ns_) return missing;
-  expected_ns_ = UINT64_MAX;
+std::vector<Worker> Membership::absent_workers() const {
+  std::vector<Worker> absent;
   for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
-    if (workers_[worker].caller < 0) missing.push_back(static_cast<Worker>(worker));
+    if (workers_[worker].caller < 0) absent.push_back(static_cast<Worker>(worker));
   }
-  return missing;
+  return absent;
 }
 
 // -------------------------------------------------------------------------------------------
@@ -207,12 +168,6 @@ std::vector<Worker> Membership::end_wait(std::uint64_t now_ns) {
 Membership::Saved Membership::saved(Worker member) const {
   const Member& now = at(member);
   return {.life = now.life, .process = now.process, .left = now.left};
-}
-
-void Membership::restore(std::string job_id, std::uint64_t now_ns) {
-  CIRANDA_ASSERT(connections_.empty());
-  job_id_ = std::move(job_id);
-  expected_ns_ = now_ns + options_.lease_ns;
 }
 
 void Membership::restore(Worker member, const Saved& was) {

@@ -11,6 +11,7 @@
 #include "core/base/assert.h"
 #include "core/base/result.h"
 #include "core/ps/decide/journal.h"
+#include "core/ps/decide/leases.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/model.h"
 #include "core/ps/decide/origin.h"
@@ -18,10 +19,8 @@
 
 namespace ciranda::ps {
 
-using Caller = int;  // the number of an open connection
-
-// Decides which processes may enter, and knows which are connected, silent, gone or awaited. A
-// member of the job is a worker or the coordinator.
+// Decides which processes may enter, and knows which are connected, gone or awaited. A member of
+// the job is a worker or the coordinator.
 //
 // Not thread-safe. Never blocks.
 class Membership {
@@ -34,14 +33,12 @@ class Membership {
 
   // --- Connections ---
 
-  void open(Caller caller, std::uint64_t now_ns);
+  void open(Caller caller);
   bool is_open(Caller caller) const { return connections_.contains(caller); }
   // Returns true if no connection is open.
   bool is_empty() const { return connections_.empty(); }
-  // A message came. Returns true if the caller was silent until now.
-  bool hear(Caller caller, std::uint64_t now_ns);
   // Returns the member that has entered over the connection; -1: none has.
-  Worker member_of(Caller caller) const { return connections_.at(caller).member; }
+  Worker member_of(Caller caller) const { return connections_.at(caller); }
   // Returns the member's connection; -1: it is not connected.
   Caller caller_of(Worker member) const { return at(member).caller; }
   // Ends a connection. `left`: its member has left in order. Returns the member; -1: none has
@@ -55,8 +52,8 @@ class Membership {
     Caller replaces = -1;  // the member's open connection, which has to end first; -1: none
   };
   // Returns an error unless the sender was configured like this server, belongs to the job of the
-  // connected members, and is not an older process.
-  Result<Entry> check(Caller caller, const Enter& message) const;
+  // connected members, and is not an older process. Silent members do not count.
+  Result<Entry> check(Caller caller, const Enter& message, const Leases& leases) const;
   // check() has accepted the message, and the connection that it replaces is closed.
   void enter(Caller caller, const Enter& message);
 
@@ -72,17 +69,10 @@ class Membership {
   }
   // Returns true if any member is connected.
   bool has_members() const;
-  // Returns the workers that a connection has ended of, and those whose lease is over.
+  // Returns the workers of which a connection has ended.
   std::vector<Worker> gone_workers() const;
-  std::vector<Worker> silent_workers() const;
-
-  // Returns when the next lease ends (monotonic_ns; kNever: none does).
-  std::uint64_t next_lease_ns() const;
-  // Ends the leases that are over. Returns their members.
-  std::vector<Worker> end_leases(std::uint64_t now_ns);
-  // Ends the wait for members after restore(). Returns the workers that have not come; nothing
-  // before its end.
-  std::vector<Worker> end_wait(std::uint64_t now_ns);
+  // Returns the workers that are not connected.
+  std::vector<Worker> absent_workers() const;
 
   // --- Saved state ---
 
@@ -94,9 +84,8 @@ class Membership {
   // Returns the job of the state: maybe another job than this one, until begin_job().
   const std::string& job_id() const { return job_id_; }
   Saved saved(Worker member) const;
-  // Restores the members of a job in a new object. Members that have not left are waited for during
-  // one lease.
-  void restore(std::string job_id, std::uint64_t now_ns);
+  // Restores the members of a job in a new object.
+  void restore(std::string job_id) { job_id_ = std::move(job_id); }
   void restore(Worker member, const Saved& was);
   // The members become those of a job. All are expected again, also those that had left.
   void begin_job(std::string job_id);
@@ -104,11 +93,6 @@ class Membership {
   Status repeat(const Change& change);
 
  private:
-  struct Connection {
-    Worker member = -1;  // -1: none has entered
-    std::uint64_t heard_ns = 0;
-    bool silent = false;  // its lease is over
-  };
   struct Member {
     Life life = 0;
     std::uint64_t process = 0;  // of that life
@@ -118,16 +102,15 @@ class Membership {
     bool gone = false;          // a connection of it has ended
   };
   Status check_settings(const Enter& message) const;
-  Status check_origin(const Enter& message) const;
+  Status check_origin(const Enter& message, const Leases& leases) const;
   Member& at(Worker member) { return const_cast<Member&>(std::as_const(*this).at(member)); }
   const Member& at(Worker member) const;
 
   const ServerProtocolOptions options_;
   std::string job_id_;
-  std::map<Caller, Connection> connections_;
+  std::map<Caller, Worker> connections_;  // -1: no member has entered
   std::vector<Member> workers_;
   Member coordinator_;
-  std::uint64_t expected_ns_ = UINT64_MAX;  // end of the wait for members after restore()
 };
 
 }  // namespace ciranda::ps

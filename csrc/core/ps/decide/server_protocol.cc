@@ -14,6 +14,7 @@ namespace ciranda::ps {
 ServerProtocol::ServerProtocol(ServerProtocolOptions options)
     : options_(std::move(options)),
       membership_(options_),
+      leases_(options_.lease_ns),
       checkpoint_barrier_(options_.workers),
       announcer_(options_.checkpoint_pushes, options_.checkpoint_ns),
       waits_(static_cast<std::size_t>(options_.workers)) {
@@ -28,12 +29,6 @@ void ServerProtocol::close(Caller caller, std::uint64_t now_ns, Answers& answers
   if (membership_.is_open(caller)) depart(caller, /*left=*/false, answers);
 }
 
-void ServerProtocol::refuse(Caller caller, const Error& why, std::uint64_t now_ns,
-                            Answers& answers) {
-  now_ns_ = now_ns;
-  hang_up(caller, why, answers);
-}
-
 void ServerProtocol::hang_up(Caller caller, const Error& why, Answers& answers) {
   answers.push_back({caller, Refused{.code = why.code, .text = why.text}, /*hangs_up=*/true});
   if (membership_.is_open(caller)) depart(caller, /*left=*/false, answers);
@@ -43,7 +38,7 @@ void ServerProtocol::take(Caller caller, Message message, const Attached& attach
                           std::uint64_t now_ns, Answers& answers) {
   if (!membership_.is_open(caller)) return;  // the server has hung up on it
   now_ns_ = now_ns;
-  if (membership_.hear(caller, now_ns)) hear(membership_.member_of(caller));
+  if (leases_.hear(caller, now_ns)) hear(membership_.member_of(caller));
   const Status handled = handle(caller, std::move(message), attached, answers);
   if (!handled) hang_up(caller, handled.error(), answers);
 }
@@ -184,7 +179,7 @@ Stats ServerProtocol::stats() const {
 // Members come and go
 
 Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answers) {
-  const auto entry = membership_.check(caller, message);
+  const auto entry = membership_.check(caller, message, leases_);
   if (!entry) return entry.error();
   const bool returns = entry.value().returns;
   if (const Caller before = entry.value().replaces; before >= 0) {
@@ -202,6 +197,7 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
                     {});
   }
   membership_.enter(caller, message);
+  leases_.begin(caller, now_ns_);
   hear(message.worker);  // the wait after a restart may have ended without it
   Welcome welcome{.scheduled = tasks_ ? tasks_->scheduled() : 0,
                   .keeps_state = options_.keeps_state};
@@ -215,6 +211,7 @@ Status ServerProtocol::enter(Caller caller, const Enter& message, Answers& answe
 
 void ServerProtocol::depart(Caller caller, bool left, Answers& answers) {
   const Worker member = membership_.close(caller, left);
+  leases_.close(caller);
   declarations_.close(caller);
   if (member < 0) return;
   if (left && journal_ != nullptr) {
@@ -242,14 +239,15 @@ void ServerProtocol::end_leases(std::uint64_t now_ns, Answers& answers) {
   now_ns_ = now_ns;
   std::vector<Ack> acks;
   TaskProtocol::Answers given;
-  for (const Worker member : membership_.end_leases(now_ns)) {
+  for (const Caller caller : leases_.end(now_ns)) {
+    const Worker member = membership_.member_of(caller);
     if (tasks_) tasks_->fall_silent(member, who_has_left(), given);
     if (shard_ && !membership_.is_coordinator(member)) shard_->fall_silent(member, acks);
   }
   give(std::move(given), answers);
-  for (const Worker worker : membership_.end_wait(now_ns)) {
+  if (leases_.end_wait(now_ns)) {
     CIRANDA_ASSERT(shard_);  // by restore()
-    shard_->fall_silent(worker, acks);
+    for (const Worker worker : membership_.absent_workers()) shard_->fall_silent(worker, acks);
   }
   tell(std::move(acks), answers);
 }
@@ -327,7 +325,10 @@ void ServerProtocol::begin_with(std::unique_ptr<Shard> shard) {
   link_journal();
   std::vector<Ack> none;
   for (const Worker worker : membership_.gone_workers()) leave_shard(worker);
-  for (const Worker worker : membership_.silent_workers()) shard_->fall_silent(worker, none);
+  for (const Caller caller : leases_.silent()) {
+    const Worker member = membership_.member_of(caller);
+    if (!membership_.is_coordinator(member)) shard_->fall_silent(member, none);
+  }
 }
 
 void ServerProtocol::adopt(std::unique_ptr<Shard> shard) {
@@ -440,7 +441,8 @@ Status ServerProtocol::restore(std::span<const std::byte> saved, std::uint64_t n
   shard_ = std::move(shard).value();
   is_adopted_ = false;
   lost_ = was.lost;
-  membership_.restore(was.job_id, now_ns);
+  membership_.restore(was.job_id);
+  leases_.begin_wait(now_ns);
   const auto restore_member = [&](Worker member, const SavedProtocol::Member& each) {
     membership_.restore(member, {.life = each.life, .process = each.process, .left = each.left});
   };

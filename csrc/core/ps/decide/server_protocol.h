@@ -16,6 +16,7 @@
 #include "core/ps/decide/checkpoint_barrier.h"
 #include "core/ps/decide/declarations.h"
 #include "core/ps/decide/journal.h"
+#include "core/ps/decide/leases.h"
 #include "core/ps/decide/membership.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/server_protocol_options.h"
@@ -46,7 +47,7 @@ class ServerProtocol {
   using Answers = std::vector<Answer>;
 
   // Adds a new connection.
-  void open(Caller caller, std::uint64_t now_ns) { membership_.open(caller, now_ns); }
+  void open(Caller caller) { membership_.open(caller); }
   // The connection was closed by the peer, or is lost.
   void close(Caller caller, std::uint64_t now_ns, Answers& answers);
   // Handles a message. Appends all answers that it leads to, also those to other callers.
@@ -54,10 +55,13 @@ class ServerProtocol {
             Answers& answers);
   // Answers Refused with `why` and hangs up. For a message that does not decode, and for a caller
   // that must not enter.
-  void refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers);
+  void refuse(Caller caller, const Error& why, std::uint64_t now_ns, Answers& answers) {
+    now_ns_ = now_ns;
+    hang_up(caller, why, answers);
+  }
 
   // Returns when the next lease ends (monotonic_ns; kNever: none does).
-  std::uint64_t next_lease_ns() const { return membership_.next_lease_ns(); }
+  std::uint64_t next_lease_ns() const { return leases_.next_ns(); }
   // Ends the leases that are over. Appends the answers that waited for their workers.
   void end_leases(std::uint64_t now_ns, Answers& answers);
 
@@ -144,6 +148,7 @@ class ServerProtocol {
   const ServerProtocolOptions options_;
   std::uint64_t now_ns_ = 0;  // the latest time that the caller has passed in
   Membership membership_;
+  Leases leases_;
   Declarations declarations_;
   std::unique_ptr<Shard> shard_;
   bool is_adopted_ = false;            // adopt() was called, and no worker has declared yet

@@ -306,7 +306,7 @@ Status Server::take_in(std::unique_ptr<WorkerLink> link) {
   const ServerProtocol::Caller caller = next_caller_++;
   CIRANDA_TRY(watch(link->watched().socket, static_cast<std::uint64_t>(caller)));
   connections_[caller] = {.link = std::move(link), .enters_by_ns = turn_ns_ + options_.entry_ns};
-  protocol_.open(caller, turn_ns_);
+  protocol_.open(caller);
   read_from(caller);
   return {};
 }

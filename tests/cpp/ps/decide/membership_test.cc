@@ -1,11 +1,14 @@
-// What could break: an old process that is heard again, a worker of another job, a lease that never
-// ends or ends for a coordinator that no shard knows.
+// What could break: an old process that is heard again, a worker of another job, a job that waits
+// for a worker that has left.
 #include "core/ps/decide/membership.h"
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "core/ps/decide/leases.h"
 
 namespace ciranda::ps {
 namespace {
@@ -26,33 +29,36 @@ class MembershipTest : public ::testing::Test {
     return {
         .job_id = "job", .worker = worker, .life = life, .process = process, .workers = workers};
   }
-  // Returns the connection of a worker that enters now.
-  static Caller enter(Membership& members, const Enter& entry, std::uint64_t now_ns = 0) {
+  // Returns the connection of a worker that enters.
+  Caller enter(Membership& members, const Enter& entry) {
     static Caller callers = 0;
-    members.open(++callers, now_ns);
-    const auto checked = members.check(callers, entry);
+    members.open(++callers);
+    const auto checked = members.check(callers, entry, leases_);
     EXPECT_TRUE(checked.ok());
     members.enter(callers, entry);
+    leases_.begin(callers, 0);
     return callers;
   }
+
+  Leases leases_{kLeaseNs};
 };
 
 TEST_F(MembershipTest, AnEntryTellsWhomItReplacesAndAnOlderProcessIsRefused) {
   Membership members(options(2));
   const Caller first = enter(members, entry(0, 2, 3));
-  members.open(100, 0);
-  const auto same = members.check(100, entry(0, 2, 3));
+  members.open(100);
+  const auto same = members.check(100, entry(0, 2, 3), leases_);
   ASSERT_TRUE(same.ok());
   EXPECT_TRUE(same.value().returns);
   EXPECT_EQ(same.value().replaces, first);
-  const auto next = members.check(100, entry(0, 2, 4, 8));
+  const auto next = members.check(100, entry(0, 2, 4, 8), leases_);
   ASSERT_TRUE(next.ok());
   EXPECT_FALSE(next.value().returns);
-  EXPECT_EQ(members.check(100, entry(0, 2, 3, 8)).error().text,
+  EXPECT_EQ(members.check(100, entry(0, 2, 3, 8), leases_).error().text,
             "worker 0 is connected already; give each process its own number");
-  EXPECT_EQ(members.check(100, entry(0, 2, 2)).error().text,
+  EXPECT_EQ(members.check(100, entry(0, 2, 2), leases_).error().text,
             "worker 0 has been restarted since this process started");
-  EXPECT_EQ(members.check(first, entry(0, 2, 3)).error().text, "worker 0 enters twice");
+  EXPECT_EQ(members.check(first, entry(0, 2, 3), leases_).error().text, "worker 0 enters twice");
   EXPECT_EQ(members.close(first, /*left=*/false), 0);
   members.enter(100, entry(0, 2, 4, 8));
   EXPECT_EQ(members.caller_of(0), 100);
@@ -66,32 +72,15 @@ TEST_F(MembershipTest, OnlyMembersThatAreHeardKeepAnotherJobAway) {
   Enter other = entry(1, 2);
   other.origin = {.job = "other"};
   const Caller caller = enter(members, one);
-  members.open(100, 0);
-  EXPECT_NE(members.check(100, other).error().text.find("seems to belong to another job"),
+  members.open(100);
+  EXPECT_NE(members.check(100, other, leases_).error().text.find("seems to belong to another job"),
             std::string::npos);
-  EXPECT_EQ(members.end_leases(kLeaseNs), Workers{0});
-  EXPECT_TRUE(members.check(100, other).ok());
-  EXPECT_TRUE(members.hear(caller, kLeaseNs));
-  EXPECT_FALSE(members.check(100, other).ok());
+  EXPECT_EQ(leases_.end(kLeaseNs), std::vector<Caller>{caller});
+  EXPECT_TRUE(members.check(100, other, leases_).ok());
+  EXPECT_TRUE(leases_.hear(caller, kLeaseNs));
+  EXPECT_FALSE(members.check(100, other, leases_).ok());
   members.close(caller, /*left=*/false);
-  EXPECT_TRUE(members.check(100, other).ok());
-}
-
-TEST_F(MembershipTest, ALeaseEndsOnceAndBeginsAgainWithAMessage) {
-  Membership members(options(2, /*has_coordinator=*/true));
-  EXPECT_EQ(members.next_lease_ns(), UINT64_MAX);
-  members.open(100, 0);  // it has not entered, and has no lease
-  EXPECT_EQ(members.next_lease_ns(), UINT64_MAX);
-  const Caller worker = enter(members, entry(1, 2), 10);
-  enter(members, entry(2, 2), 20);  // the coordinator
-  EXPECT_EQ(members.next_lease_ns(), 10 + kLeaseNs);
-  EXPECT_EQ(members.end_leases(9 + kLeaseNs), Workers{});
-  EXPECT_EQ(members.end_leases(20 + kLeaseNs), (Workers{1, 2}));
-  EXPECT_EQ(members.end_leases(20 + kLeaseNs), Workers{});
-  EXPECT_EQ(members.silent_workers(), Workers{1});  // the coordinator is no worker
-  EXPECT_TRUE(members.hear(worker, 500));
-  EXPECT_FALSE(members.hear(worker, 500));
-  EXPECT_EQ(members.next_lease_ns(), 500 + kLeaseNs);
+  EXPECT_TRUE(members.check(100, other, leases_).ok());
 }
 
 TEST_F(MembershipTest, TheGiverIsTheLowestWorkerThatHasNotLeft) {
@@ -111,20 +100,18 @@ TEST_F(MembershipTest, TheGiverIsTheLowestWorkerThatHasNotLeft) {
   EXPECT_TRUE(members.have_all_left());
 }
 
-TEST_F(MembershipTest, WhoDoesNotComeBackAfterARestartIsWaitedForOnce) {
+TEST_F(MembershipTest, WhoDoesNotComeBackAfterARestartIsAbsent) {
   Membership members(options(3));
-  members.restore("job", 1'000);
+  members.restore("job");
   members.restore(0, {.life = 2, .process = 7, .left = false});
-  EXPECT_EQ(members.next_lease_ns(), 1'000 + kLeaseNs);
-  enter(members, entry(0, 3, 2), 1'050);
-  EXPECT_EQ(members.end_wait(1'000 + kLeaseNs - 1), Workers{});
-  EXPECT_EQ(members.end_wait(1'000 + kLeaseNs), (Workers{1, 2}));
-  EXPECT_EQ(members.end_wait(1'000 + kLeaseNs), Workers{});
+  EXPECT_EQ(members.absent_workers(), (Workers{0, 1, 2}));
+  enter(members, entry(0, 3, 2));
+  EXPECT_EQ(members.absent_workers(), (Workers{1, 2}));
 }
 
 TEST_F(MembershipTest, AJobThatGoesOnExpectsAllInTheirFirstLives) {
   Membership members(options(1));
-  members.restore("earlier", 0);
+  members.restore("earlier");
   ASSERT_TRUE(
       members.repeat({.kind = Change::Kind::kEntered, .worker = 0, .life = 5, .process = 9}).ok());
   ASSERT_TRUE(members.repeat({.kind = Change::Kind::kLeft, .worker = 0}).ok());

@@ -30,7 +30,7 @@ class ServerProtocols : public ::testing::Test {
 
   // A new connection.
   ServerProtocol::Caller call() {
-    protocol_->open(++callers_, now_ns_);
+    protocol_->open(++callers_);
     return callers_;
   }
   void say(ServerProtocol::Caller caller, Message message) {

@@ -132,7 +132,7 @@ class Job {
     member = {.life = member.life + 1, .process = ++processes_};
     for (int server = 0; server < kServers; ++server) {
       hang_up(server, worker);
-      protocols_[at(server)]->open(worker, now_ns_);
+      protocols_[at(server)]->open(worker);
       say(server, worker, entry(server, worker));
     }
     for (int server = 0; server < kServers; ++server) {
@@ -149,7 +149,7 @@ class Job {
     member = {.life = member.life + 1, .process = ++processes_};
     for (int server = 0; server < kServers; ++server) {
       hang_up(server, kCoordinator);
-      protocols_[at(server)]->open(kCoordinator, now_ns_);
+      protocols_[at(server)]->open(kCoordinator);
       say(server, kCoordinator, entry(server, kCoordinator));
     }
     next_ = 1;
@@ -163,7 +163,7 @@ class Job {
     keep(server);
     for (Worker each = 0; each <= kWorkers; ++each) {
       Member& member = members_[at(each)];
-      protocols_[at(server)]->open(each, now_ns_);
+      protocols_[at(server)]->open(each);
       say(server, each, entry(server, each));
       if (each == kCoordinator) {
         if (server == 0) next_ = std::min<TaskId>(next_, scheduled_ + 1);
