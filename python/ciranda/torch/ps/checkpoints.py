@@ -96,7 +96,7 @@ def _names_of(
 def _check_optimizer(
     rules: dict[str, Any], names: list[list[str]], optimizer: torch.optim.Optimizer, strict: bool
 ) -> None:
-    why = obstacle(optimizer, Compression.none)
+    why = obstacle(type(optimizer), optimizer.param_groups, [], Compression.none)
     if why is not None:
         _refuse(f"servers have no state for the optimizer, because {why}")
     for group, of_group in zip(optimizer.param_groups, names, strict=True):
