@@ -10,18 +10,11 @@ namespace ciranda::kernels {
 namespace {
 
 double step_size(const UpdateRule& rule, double step) {
-  switch (rule.kind) {
-    case RuleKind::kAdam:
-    case RuleKind::kAdamW:
-      return rule.lr / (1.0 - std::pow(rule.beta1, step));
-    case RuleKind::kAdagrad:
-      return rule.lr / (1.0 + (step - 1.0) * rule.lr_decay);
-    case RuleKind::kSgd:
-    case RuleKind::kRmsprop:
-    case RuleKind::kLion:
-      return rule.lr;
+  if (rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kAdamW) {
+    return rule.lr / (1.0 - std::pow(rule.beta1, step));
   }
-  CIRANDA_UNREACHABLE();
+  if (rule.kind == RuleKind::kAdagrad) return rule.lr / (1.0 + (step - 1.0) * rule.lr_decay);
+  return rule.lr;
 }
 
 }  // namespace
