@@ -16,17 +16,17 @@ from typing import IO, Any
 import click
 
 from ciranda.compare import comparison, page, runs, study, system
-from ciranda.compare.live import LiveLine
 from ciranda.compare.logged import log_run
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.launch.errors import EXIT_SIGNAL_BASE
 from ciranda.launch.plan.environment import count_cores
+from ciranda.measure.live_lines import LiveLines
 from ciranda.measure.machine import machine as machine_facts
+from ciranda.measure.signals import ending_signals
 from ciranda.sinks import SINKS_HELP, Sinks
 
 _SMALL_CORES = 8
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EPILOG = """\b
 Examples:
   ciranda compare --list
@@ -183,7 +183,7 @@ def compare_command(
         facts = {"mode": mode, **results.on(machine_facts())}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    live = LiveLine(sys.stdout)
+    live = LiveLines(sys.stdout, every_s=0.2)
     try:
         sinks = Sinks(logged, results.folder.name, live.say)
     except ValueError as error:
@@ -208,28 +208,20 @@ def _measure(
     planned: Sequence[comparison.Planned],
     loaded: dict[str, system.System],
     results: Results,
-    live: LiveLine,
+    live: LiveLines,
     data_dir: str | None,
     hosts: str | None,
     after: Callable[[comparison.Planned], None],
 ) -> None:
     """Measures the planned runs; raises _InterruptedError if a signal arrives."""
-    # An event is used because KeyboardInterrupt is lost if it arrives in the middle of a fork.
     stop, received = threading.Event(), list[int]()
 
-    def receive(number: int, _: object) -> None:
+    def receive(number: int) -> None:
         received.append(number)
         stop.set()
 
-    # nohup starts a program with SIGHUP ignored.
-    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, receive) for number in ours}
-    try:
-        with contextlib.suppress(runs.Interrupted):
-            comparison.measure(planned, loaded, results, live, stop, data_dir, hosts, after)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ending_signals(receive), contextlib.suppress(runs.Interrupted):
+        comparison.measure(planned, loaded, results, live, stop, data_dir, hosts, after)
     if received:
         raise _InterruptedError(received[0], planned, results)
 

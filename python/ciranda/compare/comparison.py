@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ciranda.compare import runs
-from ciranda.compare.live import LiveLine, place_text
 from ciranda.compare.results import Results
 from ciranda.compare.setting import Setting
 from ciranda.compare.study import Study
 from ciranda.compare.system import System
 from ciranda.launch.plan.environment import count_cores
+from ciranda.measure.live_lines import LiveLines
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def measure(
     planned: Sequence[Planned],
     systems: Mapping[str, System],
     results: Results,
-    live: LiveLine,
+    live: LiveLines,
     stop: threading.Event,
     data_folder: str | None,
     hosts: str | None,
@@ -89,7 +89,7 @@ def measure(
             begin: float = begin,
         ) -> None:
             place = place_text(each.setting, told)
-            live.show(f"{title}: {place}, {_span(time.monotonic() - begin)}")
+            live.draw([f"{title}: {place}, {_span(time.monotonic() - begin)}"])
 
         try:
             system = systems[each.setting.system]
@@ -144,3 +144,15 @@ def _run_text(planned: Planned) -> str:
 
 def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def place_text(setting: Setting, told: Mapping[str, Any] | None) -> str:
+    """Formats the last message of rank 0 (protocol.say): `epoch 1 of 2, step 30 of 938`."""
+    if told is None:
+        return "starting"
+    if "step" in told:
+        epoch = f"epoch {told['epoch']} of {setting.epochs}"
+        return f"{epoch}, step {told['step']} of {told['steps']}"
+    if told["epoch"] < setting.epochs:
+        return f"epoch {told['epoch'] + 1} of {setting.epochs}"
+    return "trained"

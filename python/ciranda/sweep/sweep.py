@@ -5,18 +5,16 @@ result = run_sweep(SweepSettings(command, parse_space(["lr=1e-4..1e-1:log"]), ..
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 import time
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.plan.environment import count_cores
 from ciranda.launch.run.failure import signal_words
+from ciranda.measure.signals import ending_signals
 from ciranda.sinks import Run, Sinks
 from ciranda.sweep.launch_check import check_launch
 from ciranda.sweep.reports import Report
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1  # seconds; a trial takes longer to start
 END_LIMIT_S = 30.0  # seconds; the launcher of a trial needs 10 for the slowest ranks
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Listener(Protocol):
@@ -101,7 +98,7 @@ class _Sweep:
     def run(self) -> SweepResult:
         started = time.monotonic()
         self._tell_opened()
-        with self._catch_signals():
+        with ending_signals(self._signals.append):
             try:
                 self._start_trials()
                 while self._jobs:
@@ -187,21 +184,6 @@ class _Sweep:
             raise LaunchError(f"cannot write {path}: {error.strerror}") from error
 
     # The end
-
-    @contextlib.contextmanager
-    def _catch_signals(self) -> Iterator[None]:
-        """Collects signals, if this is the main thread; only the main thread may handle them."""
-        before: dict[int, object] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # started by nohup
-                before[number] = signal.signal(number, lambda *got: self._signals.append(got[0]))
-        try:
-            yield
-        finally:
-            for caught, handler in before.items():
-                signal.signal(caught, handler)  # type: ignore[arg-type]
 
     def _hand_on_signals(self) -> None:
         """Forwards each signal to all launchers; the first is polite, the second is not."""

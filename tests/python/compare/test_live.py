@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from terminal import Screen, run_in_terminal
 
-from ciranda.compare.live import LiveLine, place_text
+from ciranda.compare.comparison import place_text
 from ciranda.compare.setting import Setting
+from ciranda.measure.live_lines import LiveLines
 
 
 class Terminal(io.StringIO):
@@ -23,26 +24,40 @@ class Terminal(io.StringIO):
 
 def shown(stream: io.StringIO, width: int) -> list[str]:
     screen = Screen(width)
-    screen.write(stream.getvalue().replace("\x1b[K", "\x1b[J").encode())
+    screen.write(stream.getvalue().encode())
     return [line.rstrip() for line in screen.lines()]
 
 
 def test_a_live_line_fits_and_goes_when_a_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     stream = Terminal()
-    line = LiveLine(stream)
-    line.show("x" * 50)
+    line = LiveLines(stream, every_s=60.0)
+    line.draw(["x" * 50])
     assert shown(stream, 20) == ["x" * 19]
-    line.show("too soon to be drawn")
+    line.draw(["too soon to be drawn"])
     assert shown(stream, 20) == ["x" * 19]
     line.say("done")
     assert shown(stream, 20) == ["done", ""]
 
 
+def test_more_lines_are_drawn_over_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = Terminal()
+    lines = LiveLines(stream, every_s=0.0)
+    lines.say("began")
+    lines.draw(["a 1", "b 1", "c 1"])
+    lines.draw(["a 2", "b 2"])
+    assert shown(stream, 20) == ["began", "a 2", "b 2"]
+    lines.say("a ended")
+    lines.draw(["b 3"])
+    lines.erase()
+    assert shown(stream, 20) == ["began", "a ended", ""]
+
+
 def test_elsewhere_nothing_is_live() -> None:
     stream = io.StringIO()
-    line = LiveLine(stream)
-    line.show("x")
+    line = LiveLines(stream, every_s=60.0)
+    line.draw(["x"])
     line.erase()
     line.say("done")
     assert stream.getvalue() == "done\n"
@@ -68,9 +83,9 @@ def test_a_terminal_shows_system_round_epoch_and_step(made_up: Path) -> None:
     command += ["--systems", "one", "--ranks", "1", "--rounds", "1", "--epoch", "1.5"]
     seen, code = run_in_terminal(command, made_up, os.environ)
     assert code == 0, seen
-    assert "\r[1/1] one, small-mlp, 1 rank, round 1: starting, 0 s\x1b[K" in seen
-    assert "\r[1/1] one, small-mlp, 1 rank, round 1: epoch 1 of 1, step 1 of " in seen
-    assert "\r\x1b[K[1/1] one: small-mlp, ×1, batch 64, 1 rank: " in seen
+    assert "[1/1] one, small-mlp, 1 rank, round 1: starting, 0 s" in seen
+    assert "[1/1] one, small-mlp, 1 rank, round 1: epoch 1 of 1, step 1 of " in seen
+    assert "\r\x1b[J[1/1] one: small-mlp, ×1, batch 64, 1 rank: " in seen
     _, _, table = seen.partition("# A table\n")
     assert re.search(r"^ranks +epochs +system +images/s", table, re.MULTILINE), seen
     assert "| ranks" not in seen

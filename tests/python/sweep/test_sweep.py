@@ -175,7 +175,7 @@ def test_a_terminal_shows_trials_that_run(sweeps) -> None:
     assert code == 0
     assert "trial 1  x=2  step 0, accuracy 7" in shown
     assert "1 of 2; best accuracy 7, trial 0" in shown
-    assert "\x1b[2A" in shown
+    assert "\r\x1b[1A\x1b[J" in shown
 
 
 def test_the_best_trials_fit_a_terminal() -> None:
