@@ -12,9 +12,9 @@
 
 namespace ciranda {
 
-// The first rank of each of several hosts carries the frames of its host to the one order of the
-// job, aggregated where possible (Aggregator), and brings the order back. On host 0 it makes the
-// order.
+// On several hosts the first rank of each host has a carrier. It sends the host's frames to host 0,
+// aggregated where possible (Aggregator). The carrier of host 0 puts the frames of all hosts into
+// one order and sends them to the other carriers, and each carrier delivers them on its host.
 //
 // Never blocks. Not thread-safe. All times are monotonic_ns().
 class Carrier {

@@ -50,11 +50,11 @@ class Cycle {
   // Describes the operations that some ranks have not submitted for at least `for_ns`; nullopt if
   // there are none.
   std::optional<std::string> stall_report(std::uint64_t for_ns) const;
-  // Returns two operations with names that begin with `scope`, for which this rank and another one
-  // wait for each other; see find_crossing().
+  // Returns the first crossing of this rank with another, among operations whose names begin with
+  // `scope`; see find_crossing().
   std::optional<Crossing> crossing(std::string_view scope) const;
-  // Asks ranks of this host where they are: those for which any rank of the job has waited long
-  // enough for a stall warning. Returns true if there were any.
+  // Asks some ranks of this host to show where they are: those for which any rank of the job has
+  // waited long enough for a stall warning. Returns true if there were any.
   bool ask_where(std::uint64_t now_ns);
   Result<std::byte*> resolve_arena(int owner, const ArenaRef& ref, std::uint64_t bytes) {
     return peers_.resolve(owner, ref, bytes);

@@ -19,7 +19,7 @@
 namespace ciranda {
 
 // Owns this rank's submissions from the queue until their handles are done. It turns submissions
-// into Requests and Responses into executions of backends. An operation may run in several parts.
+// into Requests, and Responses into executions of backends. An operation may run in several parts.
 // It keeps the error of the first part that fails, and is done when all parts are: until then they
 // use the user's memory.
 //
@@ -44,7 +44,7 @@ class Dispatcher {
   // Returns true if an operation has finished since the last call.
   bool take_finished() { return std::exchange(finished_any_, false); }
 
-  // Ends everything that runs with `why`.
+  // Ends all running operations, with the error `why`.
   void abort(const Error& why) {
     backends_.abort(why);
     adasum_.abort(why);

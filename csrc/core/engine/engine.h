@@ -51,8 +51,9 @@ class Engine {
   // status of the handle. Like later calls, returns kNotInitialized after shutdown() and kForked in
   // a forked child. Thread-safe, does not block.
   Result<Handle> submit(Submission&& submission);
-  // Returns true if the operation is done. If no thread drives, runs one turn first and asks the
-  // ranks of this host that hold it up to drive. Thread-safe, does not block.
+  // Returns true if the operation is done. If no thread drives, runs one turn first. If that turn
+  // brings nothing, the ranks of this host for which this rank waits are asked to drive.
+  // Thread-safe, does not block.
   bool poll(const Handle& handle);
   // Blocks until all operations are done. Returns the status of the first in `handles` that failed.
   // If `look` is set, calls it about a hundred times a second meanwhile; `look` may call the engine
@@ -62,8 +63,8 @@ class Engine {
   Status wait(const Handle& handle, const Look& look = {}) {
     return wait(std::span(&handle, 1), look);
   }
-  // Returns two operations, with names that begin with `scope`, for which this rank and another one
-  // wait for each other: each has submitted one that the other has not. Thread-safe. Waits for the
+  // Returns the first crossing of this rank with another (each has submitted an operation that the
+  // other has not), among operations whose names begin with `scope`. Thread-safe. Waits for the
   // seat, but not for other ranks.
   std::optional<Crossing> crossing(std::string_view scope);
 

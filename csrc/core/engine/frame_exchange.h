@@ -42,7 +42,7 @@ class FrameExchange {
   bool say_goodbye();
 
   // Passes each arrived frame of the order to `handler` until that returns false. Returns true if
-  // there was any frame, including those that are still on their way to other hosts.
+  // there was any frame, even one that has no place in the order yet.
   using FrameHandler = std::function<bool(Rank from, std::span<const std::byte> frame)>;
   bool read(const FrameHandler& handler);
   // See ShmLog.

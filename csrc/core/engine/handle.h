@@ -15,8 +15,9 @@
 
 namespace ciranda {
 
-// One submission, as the thread that submitted it sees it: it is done or has failed exactly once.
-// done() is thread-safe; call the other accessors only once it returns true.
+// One submission, as the thread that submitted it sees it. It ends exactly once: done() then
+// returns true, and status() has its error, if it failed. done() is thread-safe; call the other
+// accessors only once it returns true.
 class Operation {
  public:
   bool done() const { return done_.load(std::memory_order_acquire); }

@@ -55,8 +55,8 @@ class CIRANDA_CAPABILITY("seat") Seat {
     lock();
   }
 
-  // If the seat is free, runs one turn and, unless that brought something, asks the ranks that hold
-  // up this one to drive. Does not block.
+  // If the seat is free, runs one turn. If that brought nothing, the ranks of this host for which
+  // this rank waits are asked to drive. Does not block.
   void poll(const Handle& handle) EXCLUDES(this);
   // Sends the queued submissions to the peers. If another thread has the seat, that thread sends
   // them when it leaves. Returns true if this call sent any. Does not block.

@@ -23,9 +23,9 @@ namespace ciranda {
 // An operation that a thread hands to the engine, with this rank's memory for it. The memory must
 // stay valid and unchanged until the handle is done.
 struct Submission {
-  // Unnamed operations are named unnamed(kind). They, and changes of membership, are matched by
-  // count: the n-th of a kind belongs to the n-th on every other rank. allgather, alltoall:
-  // dimension 0 is kAnyRows.
+  // An operation without a name of the user's has the name unnamed(kind). Such operations, and
+  // changes of membership, are matched by count: the n-th of a kind belongs to the n-th on every
+  // other rank. allgather, alltoall: dimension 0 is kAnyRows.
   std::shared_ptr<const RequestSpec> spec;
   bool is_checked = false;         // submit() accepted this spec object before; never with rows
   bool is_part = false;            // part of an agreed operation: never held back

@@ -67,9 +67,10 @@ class Job {
   // rank belongs to the n-th on every other rank.
 
   // Replaces data[i] by the reduction of data[i] over the ranks, for `count` elements. kAdasum
-  // takes float and double, and combines whole arrays: with two ranks that hold a and b the result
-  // is (1 - ab/2|a|^2) a + (1 - ab/2|b|^2) b; more ranks are combined in pairs, as a tree (Maleki
-  // et al., "Scaling Distributed Training with Adaptive Summation", 2020).
+  // takes float and double, and combines whole arrays: with two ranks that hold a and b, and the
+  // dot product ab, the result is (1 - ab / (2 |a|^2)) a + (1 - ab / (2 |b|^2)) b. More ranks are
+  // combined in pairs, as a tree (Maleki et al., "Scaling Distributed Training with Adaptive
+  // Summation", 2020).
   void allreduce(float* data, std::size_t count, Op op = Op::kSum, const std::string& name = "",
                  const ProcessSet& process_set = {});
   void allreduce(double* data, std::size_t count, Op op = Op::kSum, const std::string& name = "",

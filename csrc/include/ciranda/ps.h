@@ -50,8 +50,8 @@ struct Downpour {
 };
 
 // Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker trains its own parameters with
-// any optimizer. Every `period` steps its parameters and the servers' move towards each other, by
-// rho times the learning rate of their difference. The servers' parameters are the result;
+// any optimizer. Every `period` steps its parameters and the servers' move towards each other, both
+// by their difference times rho times the learning rate. The servers' parameters are the result;
 // broadcast_parameters() fetches them.
 struct EASGD {
   double rho = 0.0;

@@ -75,8 +75,9 @@ void broadcast_parameters(const torch::nn::Module& module, int root_rank,
 
 // --- Process sets and join(): all ranks of the job call them in the same order. Blocking. ---
 
-// Ranks that are not members call it too. `ranks` may have any order, but no repetitions. Throws on
-// every rank if the ranks pass different sets, or if a set of the same ranks exists.
+// Makes a process set of `ranks`. Ranks that are not members call this function too. `ranks` may
+// have any order, but no repetitions. Throws on every rank if the ranks pass different sets, or if
+// a set of the same ranks exists.
 ProcessSet add_process_set(std::vector<int> ranks);
 // Throws on every rank while an operation of the set is pending.
 void remove_process_set(const ProcessSet& process_set);

@@ -95,7 +95,7 @@ def _check_comm(comm: Any) -> Any:
 
 
 def _restrict_to(comm: Any) -> None:
-    """Meets again among the ranks of `comm` alone, unless `comm` is all ranks in order."""
+    """Joins a new job of the ranks of `comm` alone, unless `comm` is all ranks in order."""
     rank, everyone = _C.rank(), list(range(_C.size()))
     ranks = comm
     if not isinstance(comm, list):

@@ -1,7 +1,8 @@
 """Formats in which tensors travel: their own, or a 16-bit format.
 
-DistributedOptimizer uses only `native` of these classes: its gradients are rounded on their way
-between hosts (csrc/core/backend/ring). With Gloo it calls compress() and decompress().
+For its gradients DistributedOptimizer uses only `native` of these classes: they are rounded on
+their way between hosts (csrc/core/backend/ring). With Gloo, and for the changes that Adasum
+combines, it calls compress() and decompress().
 """
 
 from __future__ import annotations

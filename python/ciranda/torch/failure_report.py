@@ -1,6 +1,6 @@
 """Reports an exception of this rank to the launcher and to the other ranks.
 
-The file is torchelastic's error file too; `ciranda run` names the culprit from it.
+`ciranda run` names the culprit from the report's file, which is torchelastic's error file too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from ciranda import _C
 from ciranda.errors import CirandaError, RankLostError
 
-launched_as: list[int] | None = None  # by rank the launcher's number, with init(comm=...)
+launched_as: list[int] | None = None  # the launcher's number of each rank, with init(comm=...)
 _installed = False
 _raised = False  # an exception has reached sys.excepthook
 _over_file: Path | None = None  # made by a worker that the launcher started

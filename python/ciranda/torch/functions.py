@@ -27,7 +27,7 @@ def broadcast_parameters(
     Blocking. Tensors may have any shape and dtype. Sparse tensors need the same number of elements
     on every rank, otherwise every rank gets a MismatchError. Values that are not tensors are
     ignored. `root_rank` is a rank of the job. Raises ValueError on a rank that is not a member of
-    `process_set`, and for a nested tensor, a DTensor or another layout.
+    `process_set`, and for a nested tensor, a DTensor or a layout that is neither dense nor sparse.
 
     With parameter servers it fetches their newest parameters instead, and waits for no other
     worker; the first parameters are rank 0's, so `root_rank` has to be 0, with no process set.

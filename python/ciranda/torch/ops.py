@@ -104,9 +104,9 @@ def _whole_numbers(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _grads_of(
     ctx: Any, grads: Sequence[Any], reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 ) -> list[Any]:
-    """Reduces the group's gradients in one call of `reduce`; a member that needs none gets None.
+    """Reduces the gradients in one call of `reduce`; a tensor that needs no gradient gets None.
 
-    Every member that can have a gradient takes part, also if this rank does not need it: another
+    Every tensor that can have a gradient takes part, even if this rank does not need it: another
     rank may. An output that the loss does not use has a gradient of zeros.
     """
     members = [i for i, grad in enumerate(grads) if grad is not None and not _whole_numbers([grad])]
@@ -359,7 +359,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Does allreduce() of a list as one request, run when every member is ready on every rank.
+    """Does allreduce() of a list as one request, run when every tensor is ready on every rank.
 
     Differentiable; the gradients are one request too.
     """

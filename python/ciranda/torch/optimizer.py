@@ -46,7 +46,7 @@ def _former_mode(
     update_on: UpdateOn | None,
     force: bool,
 ) -> Mode | None:
-    """Returns the mode that the options say which `ps` has replaced."""
+    """Returns the mode that the former options describe; `ps` has replaced them."""
     if ps is not None:
         raise ValueError(
             "DistributedOptimizer: backend, mode, update_on and force are the former form of ps; "
@@ -131,13 +131,13 @@ def DistributedOptimizer(
     bucket_bytes: size of a bucket of gradients that are reduced together, outside of `groups`;
     default 4 MiB, on a GPU 25 MiB.
     shared_step: the ranks of a host share the optimizer's step (SGD, Adam, AdamW, Adagrad,
-    RMSprop). Each updates a part of the parameters for all, and the optimizer's state exists once a
-    host. "auto" (the default): where that changes nothing else; optimizer.why_not_shared() says why
-    not. "host": always; backward() leaves this rank's own gradient in p.grad, so that step()
-    reduces and updates in one pass, and synchronize() reduces before. False: never. A shared step
-    densifies sparse gradients. It ends for good, on all ranks and with a warning, if a program uses
-    optimizer.state, moves a parameter or edits the lists of param_groups. shard_step: its former
-    name.
+    RMSprop, ciranda's Lion). Each rank updates a part of the parameters for all, and the
+    optimizer's state exists once a host. "auto" (the default): with 65,536 parameters or more, if
+    sharing changes nothing else; optimizer.why_not_shared() says why not. "host": always;
+    backward() leaves this rank's own gradient in p.grad, so that step() reduces and updates in one
+    pass, and synchronize() reduces before. False: never. A shared step densifies sparse gradients.
+    It ends for good, on all ranks and with a warning, if a program uses optimizer.state, moves a
+    parameter or edits the lists of param_groups. shard_step: its former name.
     max_grad_norm: step() clips the reduced gradients to this global 2-norm, as torch's
     clip_grad_norm_ does, and sets optimizer.grad_norm to the norm before clipping. A shared step
     leaves p.grad unclipped.

@@ -118,7 +118,7 @@ class Distributed:
             raise ValueError("backward_passes_per_step must be at least 1")
         self._set_backward_passes(passes)
 
-    # What training with other ranks does beside the optimizer's own; see OverRanks.
+    # OverRanks overrides these, for what training with other ranks adds to the optimizer's step.
 
     def _set_backward_passes(self, passes: int) -> None:
         pass
@@ -189,7 +189,7 @@ class Distributed:
         return result
 
     def _ready_gradients(self) -> None:
-        """Makes of the reduced gradients what the own step takes."""
+        """Gives the reduced gradients the form that the optimizer's own step takes."""
         self._clip()
         if isinstance(self, torch.optim.SparseAdam):  # takes no dense ones
             for parameter in (p for group in self.param_groups for p in group["params"]):

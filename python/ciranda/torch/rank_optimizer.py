@@ -85,7 +85,7 @@ class OverRanks(Distributed):
             self._retune()
 
     def _retune(self) -> None:
-        """Applies what autotuning wants, and takes the state to where it then belongs."""
+        """Applies autotuning's settings, and moves the state if sharing begins or ends."""
         core, shared_step = self._ciranda_core, self._ciranda_shared_step
         state = vars(self)["state"] if shared_step is None else shared_step.copied_state()
         parameters = list(self._parameter_names)
@@ -113,7 +113,7 @@ class OverRanks(Distributed):
 
     def _add_parameters(self, added: NamedParameters) -> None:
         require_plain("DistributedOptimizer", added)
-        if why := self._ciranda_core.agree_on(added):  # it ended while this rank had joined
+        if why := self._ciranda_core.agree_on(added):  # sharing ended while this rank had joined
             self._end_shared_step(why)
         super()._add_parameters(added)
         groups = self.param_groups  # type: ignore[attr-defined]

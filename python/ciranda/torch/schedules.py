@@ -32,7 +32,7 @@ def warmup(
     after: LRScheduler | None = None,
     start: float | None = None,
 ) -> LRScheduler:
-    """Returns a scheduler that raises each group's rate from `start` times it to all of it.
+    """Returns a scheduler that raises each group's rate from the fraction `start` to the whole.
 
     After n steps the rate is lr * (start + (1 - start) * min(n, steps) / steps), where lr is the
     rate that the optimizer was made with, usually scaled_lr(). `start`: by default 1 / size(), one

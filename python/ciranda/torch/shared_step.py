@@ -137,7 +137,7 @@ class SharedStep:
                 self._rules[number] = values
 
     def add_state(self, named: NamedParameters, state: State) -> None:
-        """Passes the state of parameters on that the maker has got just now."""
+        """Passes on the state of parameters that were just added to the maker."""
         first = len(self._parameters)
         self._parameters += [parameter for _, parameter in named]
         self.adopt_state(state, first)

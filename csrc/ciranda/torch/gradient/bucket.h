@@ -22,7 +22,8 @@ class Bucket {
     RequestSpec reduction;                     // named; without tensors
     std::size_t rule = 0;                      // number of the parameters' update rule
     std::shared_ptr<TorchStream> stream = {};  // of the parameters' GPU; null on the CPU
-    bool shared_step = false;                  // CPU only: makes step(), which is collective
+    // CPU only: makes step(). The constructor is then collective if share_parameters is on.
+    bool shared_step = false;
     std::vector<GradientBuffer::Member> members;
   };
   Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOptions& options,
@@ -50,8 +51,8 @@ class Bucket {
   // Returns null if the ranks do not share the step.
   SharedStepOperations* step() { return step_.get(); }
   void end_shared_step() { step_.reset(); }
-  // Takes the gradients that are missing for the step and closes the places to backward. Reduced
-  // gradients stay reduced.
+  // Takes the gradients that backward() has not handed over, and closes the places to backward.
+  // Gradients that were reduced before are not reduced again.
   void take_for_step();
 
   // Return true if any rank had a dense gradient, or a sparse one, for the slot. Valid after

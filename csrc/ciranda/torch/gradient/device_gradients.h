@@ -13,8 +13,8 @@
 namespace ciranda {
 
 // A bucket's gradients on a GPU: one tensor there, and its allreduce. The host never waits for the
-// GPU. The counters lie in the arena and have a reduction apart, so that the host can decide by
-// them without waiting for the GPU either.
+// GPU. The counters lie in the arena and have a reduction of their own, so that the host can
+// decide by them without waiting for the GPU either.
 class DeviceGradients final : public BucketMemory {
  public:
   // `reduction` has no tensors yet. The bucket has `slots` gradients of `dtype`. Float32 gradients

@@ -104,8 +104,8 @@ class GradientBuffer {
   // null.
   const GradientSlot* written_since_taken() const;
 
-  // Returns true if a gradient was not born in its place since the last call; knows_accumulator()
-  // may tell why.
+  // Returns true if, since the last call, a gradient with a place was not born there.
+  // knows_accumulator() may tell why.
   bool had_strays() { return std::exchange(strays_, false); }
   // Returns true if gradients of slot `index` can be born in their place; attach() makes it so.
   bool knows_accumulator(std::size_t index) const;

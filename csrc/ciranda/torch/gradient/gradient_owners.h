@@ -37,10 +37,10 @@ class GradientOwners : public std::enable_shared_from_this<GradientOwners> {
   GradientOwners(const GradientOwners&) = delete;
   GradientOwners& operator=(const GradientOwners&) = delete;
 
-  // Makes `reducer` the owner from now on; it knows the parameter as `position`. Tells the owner
-  // before it.
+  // Makes `reducer` the owner from now on; it knows the parameter as `position`. Tells the previous
+  // owner, for which the parameter is then foreign.
   void add(const std::shared_ptr<GradientReducer>& reducer, std::size_t position) EXCLUDES(mutex_);
-  // Removes a reducer that ends. Tells the reducer before it, if that lives.
+  // Removes a reducer that ends. Tells the latest remaining one, if any, which is the owner now.
   void remove(const GradientReducer* reducer) EXCLUDES(mutex_);
   std::shared_ptr<GradientReducer> owner() EXCLUDES(mutex_);
   // Tells the owner that another reducer discards the gradient, which then no longer counts as

@@ -33,8 +33,8 @@ class GradientPlace {
   GradientPlace(const GradientPlace&) = delete;
   GradientPlace& operator=(const GradientPlace&) = delete;
 
-  // Sets whether backward may use the memory as soon as p.grad is undefined, which it may if nobody
-  // reads what lies there. The initial value is false.
+  // Sets whether backward may use the memory as soon as p.grad is undefined. Set it to true only
+  // while nobody reads the memory. The initial value is false.
   void set_open(bool open) { open_.store(open, std::memory_order_release); }
   // Replaces the gradient accumulator.
   void attach(const torch::autograd::Node* accumulator);

@@ -47,9 +47,10 @@ class GradientSync {
   // Reduces all gradients. Leaves the buckets ready for a new step, also if it throws.
   void reduce_now();
 
-  // Runs `wait`, which blocks for other ranks. Ranks that make more backward passes before this
-  // step wait in backward() for this rank's gradients, so this rank takes part in their reduction
-  // meanwhile. The step itself asks all ranks again.
+  // Runs `wait`, which blocks for other ranks. A rank that makes more backward passes before this
+  // step than this rank does is still in backward(), where it waits for this rank's gradients. So
+  // this rank takes part in the reduction of gradients until `wait` returns. The step itself asks
+  // all ranks once more which gradients they have.
   using Wait = std::function<void(const Engine::Look&)>;
   void wait_beside_backward(const Wait& wait);
   // Returns the largest `mine` of the ranks, from 0 to 3.

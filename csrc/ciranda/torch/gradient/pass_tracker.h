@@ -18,7 +18,8 @@ class PassTracker {
   bool in_last_pass() const { return done_ + 1 >= per_step_; }
 
   // A gradient has reached the optimizer in this graph task. Returns true until call_back_at_end()
-  // was called for the graph task: one that raises does not call back, so each has to be asked.
+  // was called for the graph task. Every graph task needs that call, because an earlier one that
+  // raised an error never calls back.
   bool enter(int graph_task) {
     in_pass_ = true;
     return graph_task != graph_task_;

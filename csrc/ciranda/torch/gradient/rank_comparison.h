@@ -47,7 +47,7 @@ class RankComparison {
     std::string name;
     at::Tensor parameter;
     Reason reason = kNew;
-    TensorStamp left = {};  // by add(), then by the step before a comparison
+    TensorStamp left = {};  // as of add(), later as of the end of the step before a comparison
   };
 
   bool all_say(std::uint64_t mine, const Engine::Look& look) const;

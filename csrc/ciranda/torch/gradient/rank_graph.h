@@ -6,11 +6,12 @@
 
 namespace ciranda {
 
-// Makes a derivative of a gradient an error while this rank's own step runs. A reduced p.grad has,
-// after backward(create_graph=True), the value for all ranks but the graph of this rank alone. A
-// second backward() is right, because it leaves gradients in p.grad, which are reduced again. The
-// result of torch.autograd.grad() is this rank's own. An optimizer that uses it in step() would let
-// the ranks drift apart. The error names `parameter`. Call this function once for each gradient.
+// Makes torch.autograd.grad() of `gradient` an error while this rank's own step runs. After
+// backward(create_graph=True) a reduced p.grad has the value for all ranks, but the graph of this
+// rank alone. torch.autograd.grad() would therefore return this rank's own derivative, and an
+// optimizer that uses it in step() would let the ranks drift apart. A second backward() is allowed:
+// it leaves gradients in p.grad, which are reduced again. The error names `parameter`. Call this
+// function once for each gradient.
 void refuse_derivatives_in_step(const at::Tensor& gradient, const std::string& parameter);
 
 // Begin and end a step by this rank's own optimizer. Thread-safe.

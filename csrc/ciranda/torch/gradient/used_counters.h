@@ -28,8 +28,8 @@ class UsedCounters {
   bool dense_anywhere(std::size_t slot) const { return counter(slot) > 0; }
   bool sparse_anywhere(std::size_t slot) const { return counter(slots_ + slot) > 0; }
 
-  // Returns true if a rank had a dense gradient, before the counters are reduced. `arena` has the
-  // memory of every rank; any thread may call it.
+  // Returns true if any rank had a dense gradient. For use before the counters are reduced. `arena`
+  // has the memory of every rank. Any thread may call it.
   bool dense_in(std::span<std::byte* const> arena, std::size_t slot) const;
   // Makes each counter between two bytes of the arena non-zero on every rank if it is non-zero on
   // any. Other ranks may read the counter at the same time, and see the same result before and

@@ -16,8 +16,8 @@
 namespace ciranda {
 
 // What a DistributedOptimizer over ranks does beside the user's optimizer, for torch.optim and for
-// torch::optim alike. They translate to it: they pass parameters, update rules and state in, and
-// make the optimizer's own step.
+// torch::optim alike. The Python class and the C++ class pass parameters, update rules and state
+// in, and make the optimizer's own step.
 //
 // A step is begin_step(), then step() if the ranks share it, else synchronize(), clip(), the
 // optimizer's own step and finish_step(); then end_step(). The methods block and are collective,
@@ -46,9 +46,9 @@ class OptimizerCore {
   // Adds parameters: the constructor's, or those for which agree_on() was called. `groups` has the
   // number of each parameter's group.
   void add_parameters(NamedParameters parameters, std::vector<std::size_t> groups);
-  // Compares parameters that a program adds later. Returns why the ranks have ended the shared step
-  // while this rank had joined; the caller then calls end_shared_step(). Else returns an empty
-  // text.
+  // Compares parameters that a program adds later. If the other ranks have ended the shared step
+  // while this rank had joined, returns why; the caller then calls end_shared_step(). Otherwise
+  // returns an empty text.
   std::string agree_on(const NamedParameters& added);
 
   // --- Gradients ---
@@ -72,8 +72,8 @@ class OptimizerCore {
   // Returns the loss, reduced as the gradients are. LBFGS's search depends on the loss, and all
   // ranks have to decide alike.
   at::Tensor loss_of_all(const at::Tensor& loss) const;
-  // Adasum: takes what an own step has changed of parameters that were `starts` before, and sets
-  // them back. Not collective.
+  // Adasum: returns by how much this rank's own step has changed `parameters`, which were `starts`
+  // before it, and sets them back to `starts`. Not collective.
   static std::vector<at::Tensor> take_changes(const std::vector<at::Tensor>& parameters,
                                               const std::vector<at::Tensor>& starts);
   // Adasum: returns the ranks' changes combined.
@@ -102,8 +102,8 @@ class OptimizerCore {
   void tune(const std::string& class_name, Tuner::Clock clock);
   bool tunes() const { return tuner_ != nullptr; }
   // Applies the options that autotuning wants. `states`: copies of all parameters' state, by
-  // position. If the ranks share the step afterwards, they have adopted them; else the caller does.
-  // `obstacle` is as for the constructor.
+  // position. If the ranks share the step afterwards, retune() has adopted `states`; otherwise the
+  // caller must. `obstacle` is as for the constructor.
   void retune(std::vector<OptimizerState> states, std::optional<std::string> obstacle);
 
   // --- Figures of the reducer; 0 without one. Not collective ---

@@ -16,7 +16,7 @@ namespace ciranda {
 struct OptimizerOptions {
   ReducerOptions reduction = {};  // `name` and `shared_step` are set by OptimizerCore
   SharedStepMode shared_step = SharedStepMode::kAuto;
-  std::int64_t auto_parameters_min = kAutoParametersMin;  // fewer make no shared step by kAuto
+  std::int64_t auto_parameters_min = kAutoParametersMin;  // with fewer, kAuto shares no step
   std::optional<double> max_grad_norm = {};
   // The ranks step with their own gradients and combine the changes of the parameters.
   bool adasum = false;

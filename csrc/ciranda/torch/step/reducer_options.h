@@ -17,7 +17,8 @@ struct ReducerOptions {
   std::string name;                  // distinguishes two optimizers
   GroupId group = kWorldGroup;       // the ranks that train together
   ReduceOp op = ReduceOp::kAverage;  // or kSum
-  // f: gradients are divided by f before they are summed, and the sum is multiplied by f.
+  // f: gradients are divided by f before the sum; the sum is multiplied by f, or by f / size for
+  // kAverage.
   double predivide_factor = 1.0;
   int backward_passes_per_step = 1;  // p.grad adds up their gradients
   // kFloat16 or kBFloat16, for float32 gradients; see RequestSpec.
@@ -39,7 +40,7 @@ struct ReducerOptions {
   bool operator==(const ReducerOptions&) const = default;
 };
 
-// Returns what all requests say by which `ranks` ranks reduce gradients: the spec without tensors.
+// Returns the spec, without tensors, that all reductions of gradients over `ranks` ranks share.
 RequestSpec reduction_of(const ReducerOptions& options, int ranks);
 
 // Returns the wire dtype of gradients; none for kNone.

@@ -36,7 +36,7 @@ struct StepSlot {
 // rank's copy. The parameters lie in the arena: each rank has its copy in its own memory, or all
 // ranks use one copy in rank 0's. The state lies in rank 0's memory. Each rank keeps its own count
 // of the steps that each parameter has seen. Ranks that have joined take no part; the other ranks
-// write the new parameters and counts into their memory.
+// write the new parameters and counts into the memory of those ranks.
 //
 // Not thread-safe; belongs to a Bucket.
 class SharedStep {
@@ -75,8 +75,6 @@ class SharedStep {
   // same state; the number of steps is this rank's. Throws kInvalidArgument if a shape differs.
   void adopt(std::size_t slot, const OptimizerState& state);
 
-  // Returns what a rank does with a chunk of the bucket, see Execution::work. `used(slot, arena)`
-  // returns true if any rank has a gradient for the slot.
   struct Update {
     kernels::UpdateRule rule;
     std::string words;  // rule_text(rule)
@@ -86,6 +84,8 @@ class SharedStep {
   };
   using Used = std::function<bool(std::size_t slot, std::span<std::byte* const> arena)>;
   using Work = decltype(Execution::work);
+  // Returns what a rank does with a chunk of the bucket, see Execution::work. `used(slot, arena)`
+  // returns true if any rank has a gradient for the slot.
   Work work(Update update, Used used);
   // As work(), but adds up the squares of the gradients that the update would see. Afterwards
   // sum_of_squares() returns the sum, the same on every rank, until the next such work.

@@ -32,7 +32,7 @@ class GroupBackends {
   Status add(const Response& response, std::shared_ptr<void> lease);
   void remove(GroupId id);
 
-  // Makes the backends of a pair, when its first operation has been agreed.
+  // Makes the backends of a pair (wire/pair.h), when its first operation has been agreed.
   Status add_pair(const Response& response);
 
   // Allocates memory for the group's members on this host if this rank provides it, as the first of

@@ -18,9 +18,9 @@ inline bool has_joined(const FusedOp& op, Rank rank) {
 Status without_joined(const FusedOp& op);
 
 // Returns true if data in the arena must be treated as private memory because members have joined.
-// On one host the remaining members reduce in the arena among themselves, and in a shared step so
-// do those of each host. Every member must take part in all other cases. `here`: the number of
-// members on this host.
+// The data stays in the arena in a shared step, and if the native backend runs a group of one host:
+// the remaining members of a host then reduce it among themselves. Every other way needs all
+// members. `here`: the number of members on this host.
 bool leaves_arena(const FusedOp& op, std::size_t here);
 
 // Returns the part of a rank that has joined: it contributes zeros to the reduction.

@@ -13,8 +13,8 @@ namespace ciranda::ps {
 // Not thread-safe. Never blocks.
 class CheckpointAnnouncer {
  public:
-  // A checkpoint is announced after this many pushes (kSync: rounds), and after this long. 0: not
-  // for that reason.
+  // A checkpoint is announced `pushes` pushes (kSync: rounds) or `ns` after the previous one,
+  // whichever comes first. 0: not for that reason.
   CheckpointAnnouncer(std::uint64_t pushes, std::uint64_t ns) : pushes_(pushes), ns_(ns) {}
 
   // Announces checkpoints to `keeper` from here on; null: none, for another server than 0.

@@ -56,7 +56,7 @@ class CheckpointBarrier final : public Journal {
   void mark(Worker worker, Checkpoint checkpoint);
   // All workers have left: makes one more checkpoint, of the final state.
   void end();
-  // Returns true if changes have to be written here.
+  // Returns true if write() has to be called for each change.
   bool wants_changes() const { return open_ || next_ != nullptr; }
   void write(const Change& change, const Data& data) override;
 

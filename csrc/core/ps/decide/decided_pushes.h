@@ -35,7 +35,7 @@ class DecidedPushes {
   // Counts a push that was decided before.
   void count_duplicate() { count(Outcome::kDuplicate); }
   void count_staleness(std::uint64_t staleness);
-  // Returns false if another push was this part of its task.
+  // Records the part. Returns false if an earlier push was the same part of its task.
   bool is_first(const TaskPart& part) { return parts_.add(part); }
   // Replays a decision that decide() has made.
   void repeat(const Push& push, Outcome outcome);

@@ -20,10 +20,10 @@ class Gate {
   // `mode` must outlive the gate. Each worker counts until it leaves, also before it enters.
   Gate(const Mode& mode, int workers);
 
-  // The worker is there, maybe again: its unanswered push is forgotten. After leave() it returns at
-  // the clock of the slowest worker that counts or, with kSync, of the latest round. If none
-  // counts, the slowest silent one decides. So the worker delays nobody, whichever servers its
-  // earlier pushes have reached.
+  // The worker is there, maybe again. Its unanswered push is forgotten. After leave() it gets a new
+  // clock: with kSync that of the latest round, else that of the slowest worker that counts or, if
+  // none counts, of the slowest silent worker. So it delays nobody, whichever servers its earlier
+  // pushes have reached.
   void enter(Worker worker);
   // The worker is gone and counts no more. Its unanswered push is forgotten.
   void leave(Worker worker);
@@ -36,7 +36,8 @@ class Gate {
   std::uint64_t clock(Worker worker) const { return at(worker).clock; }
   // A push of this clock came from the worker.
   void advance(Worker worker, std::uint64_t clock);
-  // The worker's push of this clock is decided: the worker is in the latest round, or beyond it.
+  // The worker's push of this clock is decided. The worker's clock becomes at least this one and at
+  // least that of the latest round.
   void settle(Worker worker, std::uint64_t clock);
 
   // Returns true if a push of this clock can be answered. Always true without kSsp.

@@ -10,10 +10,11 @@
 
 namespace ciranda::ps {
 
-// Maps the parameters of a model to places in memory and to servers. It is a pure function, so
-// workers and servers compute it without asking, and nothing ever moves. Each table is cut into
-// equal chunks of whole cache lines, about 16 for each server; chunks of more than 1 MiB are cut
-// smaller. The chunks of all tables are numbered together, and server i mod N holds chunk i.
+// Maps the parameters of a model to places in memory and to servers. It depends only on the model
+// and the number of servers, so workers and servers compute the same, and nothing ever moves. Each
+// table is cut into equal chunks of whole cache lines, about 16 for each server; chunks of more
+// than 1 MiB are cut smaller. The chunks of all tables are numbered together, and server i mod N
+// holds chunk i.
 class Layout {
  public:
   // check() must have accepted `model`; servers >= 1.

@@ -52,7 +52,7 @@ class Ledger {
   bool closed() const { return closed_; }
   // Returns null if the task is not done.
   const TaskOutcome* outcome(TaskId task) const;
-  // Returns the largest task for which it and all earlier tasks are done; 0: none.
+  // Returns the largest task that is done together with all earlier tasks; 0: none.
   TaskId settled() const { return settled_; }
   // Returns the failed tasks, in the order in which they failed.
   const std::vector<TaskId>& failed() const { return failed_; }

@@ -87,7 +87,8 @@ class Membership {
   // Restores the members of a job in a new object.
   void restore(std::string job_id) { job_id_ = std::move(job_id); }
   void restore(Worker member, const Saved& was);
-  // The members become those of a job. All are expected again, also those that had left.
+  // Begins another job with the restored state. All members are expected again, also those that had
+  // left.
   void begin_job(std::string job_id);
   // Replays kEntered or kLeft. kMalformed: this job has no such member.
   Status repeat(const Change& change);

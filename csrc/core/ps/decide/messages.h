@@ -21,7 +21,7 @@ namespace ciranda::ps {
 // without I/O or a clock.
 
 inline constexpr std::uint32_t kProtocolVersion = 7;
-// Less than a socket takes in one call.
+// The limit of a packet: less than a socket takes in one call.
 inline constexpr std::size_t kPacketBytesMax = std::size_t{160} * 1024;
 inline constexpr int kServersMax = 64;
 inline constexpr std::uint64_t kRowsAtOnceMax = std::uint64_t{1} << 24;  // in one message

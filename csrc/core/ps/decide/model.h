@@ -59,8 +59,8 @@ struct Table {
   bool operator==(const Table&) const = default;
 };
 
-// A table of which workers fetch only the rows that they need, such as an embedding's. Server r mod
-// N holds row r, as its local row r / N.
+// A table of which workers fetch only the rows that they need, such as an embedding's. Of N
+// servers, server r mod N holds row r, as its local row r / N.
 struct RowTable {
   std::string name;
   std::uint64_t rows = 0;

@@ -43,8 +43,8 @@ class Parameters {
 
   // Returns an error if the push has rules or slots that do not fit the model.
   Status check(const Push& push) const;
-  // Allocates the state that the push needs; kSystem: there is not enough memory. Only SGD lacks
-  // any: it has none until a push brings momentum. check() has accepted the push.
+  // Allocates the state that the push needs; kSystem: there is not enough memory. Only SGD may lack
+  // state: it has none until a push brings momentum. check() has accepted the push.
   Status begin_states(const Push& push);
 
   // Pushes that are applied as one, in the order of their workers. check() and begin_states() have
@@ -55,8 +55,8 @@ class Parameters {
     // arrays.
     std::span<const std::byte* const> gradients;
     bool packed = false;
-    double scale = 1.0;                        // factor of the gradients' sum
-    std::byte* vector = nullptr;               // gets the gradients instead of the parameters
+    double scale = 1.0;           // factor of the gradients' sum
+    std::byte* vector = nullptr;  // if set, gradients are added to it, and parameters stay
     std::span<std::byte* const> targets = {};  // memory of workers that get the new parameters
   };
   void update(const Update& update);

@@ -15,13 +15,14 @@ struct Push {
   Worker worker = 0;
   std::uint64_t seq = 0;   // one more than the worker's previous push; the first is 1
   std::uint64_t base = 0;  // the server's version that the gradients were computed from
-  // One more than the largest clock that the worker knows as its own. It is the same for every
-  // server, so that no two workers can wait for each other at different servers.
+  // One more than the worker's previous clock, or than a larger one that a server has answered. It
+  // is the same for every server, so that no two workers can wait for each other at different
+  // servers.
   std::uint64_t clock = 0;
   double scale = 1.0;                           // factor of the gradients
   std::vector<kernels::UpdateRule> rules = {};  // one per table, unless rule_slots is set
-  // One per slot, through all tables: true if it has a gradient. If it has none, but another push
-  // of the same round has one, the zeros that must lie in this worker's memory are added.
+  // One per slot, through all tables: true if this push has a gradient for it. Where it has none,
+  // the worker writes zeros: the server adds them if another push of the round has a gradient.
   std::vector<bool> used = {};
   TaskPart of = {};
   // The vector that the gradients are added to, see Vectors. 0: they update the parameters.

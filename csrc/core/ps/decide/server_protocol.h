@@ -27,8 +27,8 @@
 
 namespace ciranda::ps {
 
-// Decides what a server answers to its workers: it passes each message to the part that decides
-// about it, and their answers to whom they concern. It does no I/O: the caller passes in
+// Decides what a server answers to its workers. It passes each message to the part that decides
+// about it, and the parts' answers to the callers concerned. It does no I/O: the program passes in
 // connections, messages and the time, so that a simulation can drive it. An invalid message closes
 // its connection with an error; other connections are unaffected.
 //
@@ -125,7 +125,7 @@ class ServerProtocol {
     answers.push_back({caller, std::move(result).value()});
     return {};
   }
-  // The answers of the shard, and of the tasks.
+  // Turn the answers of the shard, and of the tasks, into answers to callers.
   void tell(std::vector<Ack> acks, Answers& answers);
   void give(TaskProtocol::Answers tasks, Answers& answers);
   TaskProtocol::Left who_has_left() const {

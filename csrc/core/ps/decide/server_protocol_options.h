@@ -16,8 +16,8 @@ struct ServerProtocolOptions {
   bool resumes = false;      // may continue from the state of another job, which is over
   // The job has one more process, which gives tasks to the workers: see Enter, TaskProtocol.
   bool has_coordinator = false;
-  // Server 0 announces a checkpoint after this many pushes (kSync: rounds), and after this long. 0:
-  // not for that reason.
+  // Server 0 announces a checkpoint this many pushes (kSync: rounds) or this long after the
+  // previous one, whichever comes first. 0: not for that reason.
   std::uint64_t checkpoint_pushes = 0;
   std::uint64_t checkpoint_ns = 0;
 };

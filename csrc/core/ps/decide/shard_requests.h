@@ -19,8 +19,9 @@ struct Attached {
   std::function<Result<std::byte*>(std::uint64_t bytes)> memory;
 };
 
-// Answers a request that concerns only what the shard has: its state, its steps and its rows. The
-// worker has the parameters. An error: the message is invalid, or is no such request.
+// Answers a request that concerns only what the shard has: its state, its steps and its rows. Only
+// for a worker that has the parameters. Returns an error if the message is invalid, or is another
+// request.
 Result<Message> answer_from(Shard& shard, Worker worker, const Message& message,
                             const Attached& attached);
 

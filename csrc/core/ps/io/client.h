@@ -20,8 +20,8 @@
 namespace ciranda::ps {
 
 // A worker, or the coordinator, as a client of the servers: the conversation with all of them, the
-// memory that messages refer to, and a thread that sends beats while the program computes. The
-// questions of a training are in parameters(), rows() and tasks().
+// memory that messages refer to, and a thread that sends beats while the program computes.
+// parameters(), rows() and tasks() have the calls for training.
 //
 // Thread-safe, like its parts: calls run one at a time. A call with an answer blocks until each
 // server asked has answered. A reconnect sends the question again, and the server counts no push
@@ -54,7 +54,7 @@ class Client {
   Result<double> average(const std::string& name, double value) EXCLUDES(conversation_.mutex());
   // Returns the servers' counters, by server.
   Result<std::vector<Stats>> stats() EXCLUDES(conversation_.mutex());
-  // The server whose loss failed this client; none so far.
+  // Returns the server whose loss has ended this client's conversation, if one has.
   std::optional<int> lost_server() const EXCLUDES(conversation_.mutex());
 
   // Closes the connections in a forked child, so that the servers notice the parent's death.

@@ -48,7 +48,7 @@ class PushProgress {
   bool unanswered() const { return unanswered_; }
   std::uint64_t sent_ns() const { return sent_ns_; }  // when the latest push was sent
   void hear(int server, const Ack& ack);
-  // Notes that all servers have answered the push. Both times count what this client has waited.
+  // Notes that all servers have answered the push. This client waited from `begin_ns` to `end_ns`.
   void answered(std::uint64_t begin_ns, std::uint64_t end_ns);
   // Returns the largest Outcome in the answers to the latest push; kApplied if there was no push
   // since the last call.

@@ -37,8 +37,9 @@ struct ServerOptions {
   std::optional<StateOptions> state = {};
   // The folder of the job's checkpoints, which all servers write to. Empty: no checkpoints.
   std::string checkpoints = {};
-  // When no descriptor is left, the server hangs up on connections without a first message for this
-  // long. A worker sends its first message once it is connected to all servers.
+  // When no descriptor is left, the server hangs up on connections that have been open for this
+  // long without a first message. A worker sends its first message once it is connected to all
+  // servers.
   std::uint64_t entry_ns = 30'000'000'000;
   // The checkpoint to begin with if there is no state; see CheckpointReader::open(). Empty: none.
   std::string restored = {};
@@ -64,8 +65,9 @@ class Server {
   Status run();
   // Makes run() return. Async-signal-safe.
   void stop();
-  // Return true if stop() ended it before all had left, and if workers were connected then.
+  // Returns true if stop() ended run() before all workers had left.
   bool is_stopped() const { return is_stopped_; }
+  // Returns true if a process that has entered is connected.
   bool has_workers() const { return protocol_.has_callers(); }
 
   // Returns the Stats that workers may ask for, including the times.

@@ -47,8 +47,8 @@ class ServerLinks {
   // Replaces the link to a lost server. Messages that were received over the old link are dropped.
   void replace(int server, std::unique_ptr<ServerLink> link);
   // advance() does the part of next() that does not block; news_of() returns what to wait for
-  // afterwards. The loss of another server is reported by next() for that server, which may be back
-  // by then.
+  // afterwards. If advance() finds that a server other than `server` is lost, it says nothing: the
+  // next call of next() for the lost server does, and by then that server may be back.
   void advance(int server);
   std::vector<pollfd> news_of(int server) const;
 

@@ -64,10 +64,10 @@ class Async:
 
     ahead: with 1, step() returns before the servers have answered; the parameters are then those of
     the step before.
-    policy: what servers do with a gradient by its staleness, which is the number of pushes that
-    other workers made since its worker got the parameters that it was computed from. "apply" uses
-    it as it is. "scale" multiplies it by 1 / max(1, staleness). "drop" drops it if its staleness is
-    above max_staleness.
+    policy: what servers do with a stale gradient. Its staleness is the number of pushes that were
+    applied since the parameters that the gradient was computed from. "apply" uses the gradient as
+    it is. "scale" multiplies it by 1 / max(1, staleness). "drop" drops it if its staleness is above
+    max_staleness.
 
     update_on: "server" lets the servers make the optimizer's step. "worker" makes each worker step
     and push its changes, for optimizers that servers do not know.
@@ -180,8 +180,9 @@ class EASGD:
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): each worker has its own parameters.
 
     It trains them with any optimizer. Every `period` steps its parameters and the servers' move
-    towards each other, by rho times the learning rate of their difference. step() raises ValueError
-    if that product is above 1; the paper uses 0.9 divided by the number of workers.
+    towards each other, by their difference times rho times the learning rate. step() raises
+    ValueError if rho times the learning rate is above 1; in the paper it is 0.9 divided by the
+    number of workers.
 
     The servers' parameters are the result; broadcast_parameters() fetches them, to test or to save.
     """

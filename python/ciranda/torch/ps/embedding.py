@@ -34,8 +34,8 @@ class Embedding(torch.nn.Module):
     may have any shape, on any device; the result is float32 on their device. `weight` has no values
     here, but the gradient that torch's has with sparse=True. Give it to the optimizer with the
     model's other parameters, so that GradScaler finds it. Servers update rows at once in every
-    mode, so a row's step belongs to the same time as the parameters' own only in modes in which
-    nobody waits (ps.Async(), ps.Downpour()).
+    mode. So rows and parameters are updated together only in modes in which nobody waits
+    (ps.Async(), ps.Downpour()).
     """
 
     weight: StandIn

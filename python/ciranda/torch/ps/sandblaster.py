@@ -18,8 +18,8 @@ from ciranda.torch.ps import tasks
 from ciranda.torch.ps.stand_in import StandIn
 from ciranda.torch.ps.tasks import Future
 
-# Numbers of the servers' vectors: parameters and gradient, both before the step, the direction, and
-# from _FIRST_OF_HISTORY on the pairs s, y of the history.
+# Numbers of the servers' vectors: parameters, gradient, parameters before the step, gradient before
+# the step, direction; from _FIRST_OF_HISTORY on, the pairs s, y of the history.
 _X, _G, _X_BEFORE, _G_BEFORE, _D, _FIRST_OF_HISTORY = range(6)
 _HISTORY_MAX = 100
 # The strong Wolfe conditions (Nocedal and Wright, "Numerical Optimization", 2006, 3.1).
@@ -93,9 +93,9 @@ def lbfgs(
     @ps.task(copies=2) a second worker also gets the last portions, so that no slow worker delays
     the step.
 
-    history: number of steps to remember, 1 to 100; each takes two vectors on the servers. It ends
-    after max_iter steps, or if the gradient's Euclidean norm is at most tolerance_grad, or if a
-    step has changed the loss by less than tolerance_change.
+    history: number of steps to remember, 1 to 100; each takes two vectors on the servers. lbfgs()
+    ends after max_iter steps, or if the gradient's Euclidean norm is at most tolerance_grad, or if
+    a step has changed the loss by less than tolerance_change.
 
     A coordinator that is started again resumes, as with tasks. Servers that may be killed need
     --durability log or disk. Raises TaskFailedError if a portion's task raises.

@@ -38,7 +38,7 @@ class StandIn(torch.nn.Parameter):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Makes an optimizer's state of it without memory, too."""
+        """Makes tensors like it, such as an optimizer's state, take no memory either."""
         with torch._C.DisableTorchFunctionSubclass():
             if func in _LIKE:
                 return torch.full((), torch.nan).expand(args[0].shape)
