@@ -74,7 +74,10 @@ Result<SavedProtocol> decode_saved_protocol(std::span<const std::byte> saved) {
   protocol.servers = static_cast<int>(in.varint("state.servers", kServersMax));
   protocol.members.resize(in.count("state.workers", kLocalRanksMax, 12));
   for (SavedProtocol::Member& each : protocol.members) read(in, each);
-  if (in.u8("state.has_coordinator", 1) != 0) read(in, protocol.coordinator.emplace());
+  if (in.u8("state.has_coordinator", 1) != 0) {
+    protocol.coordinator = SavedProtocol::Member{};
+    read(in, *protocol.coordinator);
+  }
   protocol.tasks.resize(in.count("state.tasks", kSavedTasksBytesMax, 1));
   in.bytes("state.tasks", protocol.tasks);
   protocol.works.resize(in.count("state.works", kWorksMax, 3));

@@ -195,6 +195,7 @@ void Shard::finish_round(std::vector<Ack>& acks) {
   const std::vector<Push> pushes = gate_.take_round(version_);
   if (pushes.empty()) return;
   std::vector<std::byte*> targets;
+  targets.reserve(pushes.size());
   for (const Push& push : pushes) targets.push_back(at(push.worker).all);
   apply(pushes, 1.0 / static_cast<double>(pushes.size()), targets);
   for (const Push& push : pushes) {

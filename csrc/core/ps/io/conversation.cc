@@ -51,7 +51,7 @@ Status Conversation::check() const {
 
 // Keeps the first error, which every later call returns.
 Status Conversation::rejoin(int server, const Error& lost) {
-  const Status back = rejoiner_.rejoin(lost, asked_[at(server)]);
+  Status back = rejoiner_.rejoin(lost, asked_[at(server)]);
   if (back) return back;
   if (!failure_) {
     failure_ = back.error();

@@ -113,6 +113,7 @@ Status RowClient::send(PushRows message, std::span<const std::uint64_t> rows, co
   const std::size_t columns = parameters_.model().row_tables[message.table].columns;
   const int servers = conversation_.servers();
   std::vector<float*> next;
+  next.reserve(static_cast<std::size_t>(servers));
   for (int server = 0; server < servers; ++server) {
     next.push_back(memory_of(server).numbers_bytes > 0 ? data_of(server) : nullptr);
   }
