@@ -6,6 +6,8 @@
 namespace ciranda {
 
 inline constexpr std::uint64_t kNever = UINT64_MAX;  // as a deadline
+inline constexpr std::uint64_t kMsInNs = 1'000'000;
+inline constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 
 inline std::uint64_t read_clock_ns(clockid_t clock) {
   timespec now{};

@@ -13,8 +13,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
-constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kPatienceNs = 10 * kSecondNs;  // at most, see Aggregator
 constexpr std::uint32_t kTurnsWithoutClock = 16;       // idle turns between two looks at the clock
 

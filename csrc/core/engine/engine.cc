@@ -17,7 +17,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kShutdownFinishNs = 2 * kSecondNs;  // for operations that all agreed to
 constexpr std::uint64_t kFarewellNs = kSecondNs;            // for room in the log
 constexpr std::uint64_t kFarewellFarNs = 5 * kSecondNs;     // also for the way to other hosts

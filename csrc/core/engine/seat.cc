@@ -9,8 +9,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
-constexpr std::uint64_t kSecondNs = 1000 * kMsInNs;
 constexpr std::uint64_t kForEverNs = 3600 * kSecondNs;
 constexpr std::uint64_t kCallPauseNs = kMsInNs;  // before poll() asks peers again
 // How long to sleep while a peer writes a frame. Frames behind it may be for this rank, and their

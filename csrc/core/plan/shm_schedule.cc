@@ -7,9 +7,9 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kUnit = 64;  // slices and rounds end on cache lines (and on elements)
+constexpr std::uint64_t kSliceUnit = 64;  // slices and rounds end on cache lines (and on elements)
 
-std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
+std::uint64_t whole_parts(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
 
@@ -18,11 +18,11 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
 StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     : shape_(std::move(shape)) {
   const auto ranks = static_cast<std::uint64_t>(shape_.ranks);
-  CIRANDA_ASSERT(ranks >= 1 && slot_bytes >= kUnit * ranks);
+  CIRANDA_ASSERT(ranks >= 1 && slot_bytes >= kSliceUnit * ranks);
   // A round fills its whole slot, even if one round is then enough. More rounds would make the
   // ranks' work overlap. But data that a core has just written moves slowly from its first-level
   // cache into another core's, and slices too large for that cache have already left it.
-  const std::uint64_t whole_slot = slot_bytes / kUnit * kUnit;
+  const std::uint64_t whole_slot = slot_bytes / kSliceUnit * kSliceUnit;
   std::uint64_t longest = 0;
   switch (shape_.kind) {
     case OpKind::kAllreduce:
@@ -36,7 +36,7 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
         longest = std::max(longest, part_begin(r + 1) - part_begin(r));
       }
       // A slot holds one piece for every rank.
-      round_bytes_ = slot_bytes / ranks / kUnit * kUnit;
+      round_bytes_ = slot_bytes / ranks / kSliceUnit * kSliceUnit;
       break;
     case OpKind::kAllgather:
     case OpKind::kAlltoall:
@@ -46,7 +46,7 @@ StagedSchedule::StagedSchedule(StagedShape shape, std::uint64_t slot_bytes)
     default:
       break;  // no data
   }
-  rounds_ = longest == 0 ? 0 : divide_up(longest, round_bytes_);
+  rounds_ = longest == 0 ? 0 : whole_parts(longest, round_bytes_);
 }
 
 std::uint64_t StagedSchedule::sent_bytes(Rank rank) const {
@@ -86,10 +86,10 @@ void StagedSchedule::allreduce(Rank rank, std::uint64_t index, StagedRound& out)
                   .bytes = bytes};
     return;
   }
-  const std::uint64_t units = divide_up(bytes, kUnit);
+  const std::uint64_t units = whole_parts(bytes, kSliceUnit);
   const auto slice_begin = [&](Rank r) {
     return std::min(bytes, units * static_cast<std::uint64_t>(r) /
-                               static_cast<std::uint64_t>(shape_.ranks) * kUnit);
+                               static_cast<std::uint64_t>(shape_.ranks) * kSliceUnit);
   };
   const std::uint64_t own_begin = slice_begin(rank);
   const std::uint64_t own_end = slice_begin(rank + 1);

@@ -13,7 +13,7 @@ namespace {
 // The cookie's message is shorter than any proof's, so a cookie is never a valid proof.
 constexpr std::string_view kCookieLabel = "ciranda cookie";
 
-std::span<const std::byte> bytes_of(std::string_view text) {
+std::span<const std::byte> text_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -61,7 +61,7 @@ Result<ConnectionKeys> ConnectionKeys::derive(const Secret& job_key, const JobId
 Result<std::unique_ptr<ConnectionKeys>> ConnectionKeys::of_job(const Secret& job_key,
                                                                const std::string& job_id,
                                                                Epoch epoch, bool with_tls) {
-  const MacTag tag = hmac_sha256(job_key, {bytes_of(job_id)});
+  const MacTag tag = hmac_sha256(job_key, {text_bytes(job_id)});
   JobId job;
   std::ranges::copy(std::span(tag).first<sizeof job>(), job.begin());
   auto keys = derive(job_key, job, epoch);
@@ -86,7 +86,7 @@ Status ConnectionKeys::narrow_to(const Secret& job_key, const MeetingId& meeting
 Cookie cookie_of(const ConnectionKeys& keys, Rank to) {
   std::vector<std::byte> whose;
   Writer(whose).u32(static_cast<std::uint32_t>(to));
-  const MacTag tag = hmac_sha256(keys.of(Purpose::kControl), {bytes_of(kCookieLabel), whose});
+  const MacTag tag = hmac_sha256(keys.of(Purpose::kControl), {text_bytes(kCookieLabel), whose});
   Cookie cookie;
   std::ranges::copy(std::span(tag).first<cookie.size()>(), cookie.begin());
   return cookie;

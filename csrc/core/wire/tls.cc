@@ -36,7 +36,7 @@ bool was_an_alert(unsigned long error) {
   return ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET;
 }
 
-Error refusal(std::string text) {
+Error tls_refusal(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
 }
 
@@ -213,14 +213,14 @@ Status TlsSession::shake_hands(std::span<const std::byte>& input) {
   if (result == 1) {
     // OpenSSL counts a pre-shared key as a reused session. Any other proof is refused.
     if (SSL_session_reused(ssl_) != 1) {
-      return refusal("the process there speaks TLS, but does not prove this job's key");
+      return tls_refusal("the process there speaks TLS, but does not prove this job's key");
     }
     established_ = true;
     return {};
   }
   if (SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) return refused();
   if (heard_ > kHandshakeBytesMax)
-    return refusal("it sent too many bytes before it proved the job's key");
+    return tls_refusal("it sent too many bytes before it proved the job's key");
   return {};
 }
 
@@ -228,25 +228,26 @@ Status TlsSession::judge_first_byte(std::byte first) {
   if (first == kHandshakeRecord || (!is_server_ && first == kAlertRecord)) return {};
   if (is_server_ && first == kOurMagic) {
     outgoing_.assign(kTlsRefusal.begin(), kTlsRefusal.end());
-    return refusal("the caller speaks as ranks do without TLS: " + std::string(kTlsForAllOrNone));
+    return tls_refusal("the caller speaks as ranks do without TLS: " +
+                       std::string(kTlsForAllOrNone));
   }
-  return refusal("its first bytes are not TLS's");
+  return tls_refusal("its first bytes are not TLS's");
 }
 
 Error TlsSession::refused() const {
   const unsigned long error = ERR_peek_error();
   if (is_server_) {
-    if (is_of_another_job_) return refusal("a caller belongs to another job");
+    if (is_of_another_job_) return tls_refusal("a caller belongs to another job");
     if (ERR_GET_REASON(error) == SSL_R_BINDER_DOES_NOT_VERIFY) {
-      return refusal("a caller does not hold this job's key");
+      return tls_refusal("a caller does not hold this job's key");
     }
-    return refusal("a caller failed the TLS handshake of a rank: " + reason());
+    return tls_refusal("a caller failed the TLS handshake of a rank: " + reason());
   }
   if (was_an_alert(error)) {
-    return refusal(
+    return tls_refusal(
         "it refused TLS: it may belong to another job or hold another key; its log says which");
   }
-  return refusal("the process there speaks TLS, but is not a rank of this job: " + reason());
+  return tls_refusal("the process there speaks TLS, but is not a rank of this job: " + reason());
 }
 
 Status TlsSession::seal(std::span<const std::byte> bytes) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/ps/decide/refusal.h"
 #include "core/wire/codec.h"
 #include "core/wire/types.h"
 
@@ -11,10 +12,6 @@ namespace ciranda::ps {
 namespace {
 
 constexpr std::uint64_t kTasksMax = std::uint64_t{1} << 32;
-
-Error refused(std::string why, ErrorCode code = ErrorCode::kInvalidArgument) {
-  return {.code = code, .text = std::move(why)};
-}
 
 }  // namespace
 
@@ -27,11 +24,11 @@ Status Ledger::check(TaskId task, const std::string& call, int copies) const {
   if (task <= scheduled()) {
     const Task& known = at(task);
     if (known.call == call && known.copies == copies) return {};
-    return refused(name + " is '" + call.substr(0, 200) + "', but was '" +
+    return refused(ErrorCode::kMismatch,
+                   name + " is '" + call.substr(0, 200) + "', but was '" +
                        known.call.substr(0, 200) +
                        "' before the coordinator was restarted; its program must schedule the same "
-                       "tasks in the same order",
-                   ErrorCode::kMismatch);
+                       "tasks in the same order");
   }
   if (closed_) return refused(name + " was scheduled after the coordinator had ended its schedule");
   if (copies < 1 || copies > kLocalRanksMax) {
@@ -63,9 +60,9 @@ void Ledger::add(std::string call, int copies) {
 
 Status Ledger::close(TaskId tasks) {
   if (tasks != scheduled()) {
-    return refused("the coordinator ended after " + std::to_string(tasks) + " tasks, but " +
-                       std::to_string(scheduled()) + " were scheduled before it was restarted",
-                   ErrorCode::kMismatch);
+    return refused(ErrorCode::kMismatch, "the coordinator ended after " + std::to_string(tasks) +
+                                             " tasks, but " + std::to_string(scheduled()) +
+                                             " were scheduled before it was restarted");
   }
   closed_ = true;
   return {};

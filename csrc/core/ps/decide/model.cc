@@ -3,12 +3,10 @@
 #include <set>
 #include <string_view>
 
+#include "core/ps/decide/refusal.h"
+
 namespace ciranda::ps {
 namespace {
-
-Error refused(std::string why) {
-  return {.code = ErrorCode::kInvalidArgument, .text = std::move(why)};
-}
 
 std::string words_of(const Shape& shape) {
   std::string text = "[";

@@ -7,13 +7,10 @@
 #include <numbers>
 
 #include "core/base/assert.h"
+#include "core/ps/decide/refusal.h"
 
 namespace ciranda::ps {
 namespace {
-
-Error refused(std::string why) {
-  return {.code = ErrorCode::kInvalidArgument, .text = std::move(why)};
-}
 
 // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 std::uint64_t mixed(std::uint64_t value) {

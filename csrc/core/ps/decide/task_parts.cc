@@ -7,7 +7,7 @@
 namespace ciranda::ps {
 namespace {
 
-constexpr std::size_t kTasksMax = std::size_t{1} << 32;
+constexpr std::size_t kTasksWithPartsMax = std::size_t{1} << 32;
 
 }  // namespace
 
@@ -37,7 +37,8 @@ void TaskParts::save(Writer& out) const {
 void TaskParts::restore(Reader& in) {
   settled_ = in.varint("parts.settled", UINT64_MAX);
   parts_.clear();
-  for (std::size_t left = in.count("parts.tasks", kTasksMax, 2); left > 0 && in.ok(); --left) {
+  for (std::size_t left = in.count("parts.tasks", kTasksWithPartsMax, 2); left > 0 && in.ok();
+       --left) {
     const TaskId task = in.varint("parts.task", UINT64_MAX);
     parts_[task] = in.varint("parts.parts", UINT64_MAX);
   }

@@ -4,15 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "core/ps/decide/refusal.h"
+
 namespace ciranda::ps {
 namespace {
 
 // Elements of each vector that are read at a time, few enough to stay in the cache.
 constexpr std::size_t kBlock = 1024;
-
-Error refused(std::string why) {
-  return {.code = ErrorCode::kInvalidArgument, .text = std::move(why)};
-}
 
 template <typename T>
 double dot_of(const std::byte* one, const std::byte* other, std::size_t begin, std::size_t end) {

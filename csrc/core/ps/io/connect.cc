@@ -19,8 +19,6 @@
 namespace ciranda::ps {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
-
 using Links = std::vector<std::unique_ptr<ServerLink>>;
 
 std::string words_of(int server) {

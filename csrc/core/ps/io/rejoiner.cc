@@ -17,7 +17,6 @@
 namespace ciranda::ps {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
 // Timeout of one attempt. Beats to the other servers are sent between attempts.
 constexpr std::uint64_t kTryNs = 1'000'000'000;
 constexpr int kRetryMs = 10;

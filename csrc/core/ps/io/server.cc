@@ -33,7 +33,7 @@ constexpr ServerProtocol::Caller kElsewhere = 2;
 constexpr ServerProtocol::Caller kFirstCaller = 3;
 
 // How long accepting pauses when no descriptor is left.
-constexpr std::uint64_t kPauseNs = 100'000'000;
+constexpr std::uint64_t kAcceptPauseNs = 100'000'000;
 
 // Reads and discards what has arrived; returns false at the end. Closing a socket with unread bytes
 // would make the kernel drop what the peer has not read yet.
@@ -258,7 +258,7 @@ Status Server::pause_accepting() {
                  "-n\n",
                  options_.protocol.server);
   }
-  accepts_again_ns_ = turn_ns_ + kPauseNs;
+  accepts_again_ns_ = turn_ns_ + kAcceptPauseNs;
   epoll_event nothing{.events = 0, .data = {.u64 = kHere}};
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, folder_->listener(), &nothing);
   return {};

@@ -14,7 +14,7 @@ namespace {
 // How long leave() waits for servers.
 constexpr std::uint64_t kGoodbyeNs = 5'000'000'000;
 
-std::string words_of(int server) {
+std::string server_name(int server) {
   return "server " + std::to_string(server);
 }
 
@@ -63,7 +63,7 @@ Result<Message> ServerLinks::next(int server, const char* to_do_what) {
     if (notice != nullptr && begun_ns == 0) begun_ns = monotonic_ns();
     CIRANDA_TRY(wait(server, notice != nullptr ? notice->due_ns(begun_ns) : kNever));
     if (notice != nullptr && monotonic_ns() >= notice->due_ns(begun_ns)) {
-      notice->say(begun_ns, monotonic_ns(), words_of(server) + " to " + to_do_what);
+      notice->say(begun_ns, monotonic_ns(), server_name(server) + " to " + to_do_what);
     }
   }
 }
@@ -106,7 +106,7 @@ Status ServerLinks::wait(int server, std::uint64_t deadline_ns) {
   const Status answers = links_[at(server)]->check_answers(pace_.silence_ms);
   if (!answers) {
     return Error{.code = ErrorCode::kRankLost,
-                 .text = words_of(server) + ": " + answers.error().text,
+                 .text = server_name(server) + ": " + answers.error().text,
                  .rank = server};
   }
   beat_if_due();
@@ -115,7 +115,7 @@ Status ServerLinks::wait(int server, std::uint64_t deadline_ns) {
 
 Error ServerLinks::refused_by(int server, const Refused& refused) {
   refuses_[at(server)] = true;
-  return {.code = refused.code, .text = words_of(server) + ": " + refused.text, .rank = server};
+  return {.code = refused.code, .text = server_name(server) + ": " + refused.text, .rank = server};
 }
 
 void ServerLinks::replace(int server, std::unique_ptr<ServerLink> link) {
@@ -138,7 +138,7 @@ Error ServerLinks::lost(int server) {
   for (const Message& each : heard) {
     if (const auto* refused = std::get_if<Refused>(&each)) return refused_by(server, *refused);
   }
-  return {.code = ErrorCode::kRankLost, .text = words_of(server) + " is lost", .rank = server};
+  return {.code = ErrorCode::kRankLost, .text = server_name(server) + " is lost", .rank = server};
 }
 
 void ServerLinks::beat_if_due() {

@@ -32,7 +32,7 @@ constexpr const char* kNoNewSnapshot = "there is no new snapshot, the one before
 constexpr std::uint64_t kLogFactor = 8;
 constexpr std::uint64_t kLogBytesMin = std::uint64_t{64} << 20;
 
-Error cannot(const std::string& what, const std::string& path) {
+Error failed_to(const std::string& what, const std::string& path) {
   return Error::from_errno("cannot " + what + " " + path, errno);
 }
 
@@ -45,7 +45,7 @@ struct Named {
 // Returns the state's files in the folder, by generation. Files with other names are not ours.
 Result<std::vector<Named>> list(const std::string& folder) {
   DIR* const opened = ::opendir(folder.c_str());
-  if (opened == nullptr) return cannot("list", folder);
+  if (opened == nullptr) return failed_to("list", folder);
   std::vector<Named> files;
   while (const dirent* entry = ::readdir(opened)) {  // NOLINT(concurrency-mt-unsafe): our own DIR
     const std::string_view name = entry->d_name;
@@ -94,9 +94,9 @@ Status StateFiles::claim() {
   const std::string& folder = options_.folder;
   std::error_code ignored;  // mkdir() reports it
   std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), ignored);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return cannot("make", folder);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed_to("make", folder);
   folder_ = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_.valid()) return cannot("open", folder);
+  if (!folder_.valid()) return failed_to("open", folder);
   if (::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return {};
   return Error{.code = ErrorCode::kInvalidArgument,
                .text = "another server keeps its state in " + folder +
@@ -142,8 +142,8 @@ Status StateFiles::read_snapshot(std::uint64_t now_ns) {
   if (!reader) return reader.error();
   auto record = reader.value().next();
   if (!record) return record.error();
-  constexpr const char* kDamaged = "it is damaged, or cut off";
-  if (!record.value()) return broken(kDamaged);
+  constexpr const char* kCutOff = "it is damaged, or cut off";
+  if (!record.value()) return broken(kCutOff);
   if (const Status restored = protocol_.restore(record.value()->note, now_ns); !restored) {
     const bool other = restored.error().code == ErrorCode::kMismatch;
     return broken(restored.error().text +
@@ -152,7 +152,7 @@ Status StateFiles::read_snapshot(std::uint64_t now_ns) {
   }
   for (const std::span<std::byte> array : protocol_.arrays()) {
     if (!record) return record.error();
-    if (!record.value() || record.value()->data.size() != array.size()) return broken(kDamaged);
+    if (!record.value() || record.value()->data.size() != array.size()) return broken(kCutOff);
     std::ranges::copy(record.value()->data, array.begin());
     record = reader.value().next();
   }

@@ -14,7 +14,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
 // Pauses between two rounds over the candidates; short at first, because ranks start together.
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 250;

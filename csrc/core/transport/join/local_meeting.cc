@@ -79,9 +79,9 @@ void refuse(int socket, const Error& why) {
 }
 
 // Rank 0's side of the meeting.
-class Leader {
+class LocalLeader {
  public:
-  explicit Leader(const UnixJoin& join)
+  explicit LocalLeader(const UnixJoin& join)
       : join_(join),
         deadline_ns_(monotonic_ns() + join.timeout_ms * 1'000'000),
         folder_(std::make_unique<JobFolder>(join.folder, join.job_id)) {}
@@ -365,7 +365,7 @@ Result<LocalMesh> join_unix(const UnixJoin& join) {
     if (!alone) return alone.error();
     return std::move(alone.value()[0]);
   }
-  if (join.rank == 0) return Leader(join).run();
+  if (join.rank == 0) return LocalLeader(join).run();
   return join_leader(join);
 }
 

@@ -17,8 +17,6 @@
 namespace ciranda {
 namespace {
 
-constexpr std::uint64_t kMsInNs = 1'000'000;
-
 // Descriptors for everything but data links: the program's files, local ranks, strangers.
 constexpr std::size_t kOtherDescriptors = 1024;
 

@@ -5,7 +5,7 @@
 namespace ciranda {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kRegionPageBytes = 4096;
 
 std::size_t flag_bytes(int members) {
   return static_cast<std::size_t>(members) * sizeof(GroupFlags);
@@ -20,7 +20,7 @@ std::size_t GroupRegion::counter_bytes(int members) {
   const std::size_t bytes = flag_bytes(members) + kClaimBoards *
                                                       (static_cast<std::size_t>(members) + 1) *
                                                       sizeof(ClaimWord);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return (bytes + kRegionPageBytes - 1) / kRegionPageBytes * kRegionPageBytes;
 }
 
 std::size_t GroupRegion::memory_bytes(int members) {
