@@ -6,6 +6,7 @@ An exception is a row in an allow-list below, with the reason; nothing is silenc
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -507,6 +508,25 @@ def files_that_the_docs_name_exist(tree: Tree) -> list[str]:
             if not file.exists() and not any(file.parent.glob(file.name + ".*")):
                 bad.append(f"{path}:{line_of(text, match.start())}: no such file: {match[1]}")
     return bad
+
+
+@rule
+def presets_run_the_tests_that_they_build(tree: Tree) -> list[str]:
+    """A filter by labels leaves out, without a word, the tests of a folder that was renamed."""
+    if "CMakePresets.json" not in tree.paths:
+        return []
+    presets = json.loads(tree.text("CMakePresets.json"))
+    labels = {
+        preset["configurePreset"]: preset.get("filter", {}).get("include", {}).get("label", "")
+        for preset in presets["testPresets"]
+        if "configurePreset" in preset
+    }
+    return [
+        f"CMakePresets.json: {preset['name']} builds {target} and does not run them"
+        for preset in presets["buildPresets"]
+        for target in preset.get("targets", [])
+        if not re.search(labels[preset["configurePreset"]], target.removesuffix("_tests"))
+    ]
 
 
 @rule

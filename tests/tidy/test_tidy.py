@@ -16,6 +16,15 @@ PROJECT = Tree(Path(__file__).parents[2])
 
 PYPROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2"]\noptional-dependencies = {}\n'
 
+PRESETS = """{
+  "buildPresets": [
+    {"name": "tsan", "configurePreset": "tsan", "targets": ["backend_tests", "engine_tests"]}
+  ],
+  "testPresets": [
+    {"name": "tsan", "configurePreset": "tsan", "filter": {"include": {"label": "^(backend|run)$"}}}
+  ]
+}"""
+
 # rule, {path: text} that breaks it, what the message must contain
 PLANTS = [
     (
@@ -131,6 +140,11 @@ PLANTS = [
         rules.files_that_the_docs_name_exist,
         {"docs/a.md": "\n`csrc/ciranda/gone`"},
         "docs/a.md:2: no such file: csrc/ciranda/gone",
+    ),
+    (
+        rules.presets_run_the_tests_that_they_build,
+        {"CMakePresets.json": PRESETS},
+        "tsan builds engine_tests and does not run them",
     ),
     (rules.nothing_names_this_machine, {"tools/a.sh": "cd /ho" + "me/somebody"}, "tools/a.sh:1"),
     (rules.nothing_names_this_machine, {"a.txt": "--index" + "-url x"}, "names one machine"),
