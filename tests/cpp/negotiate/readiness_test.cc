@@ -8,12 +8,12 @@
 namespace ciranda {
 namespace {
 
-const std::shared_ptr<const Group> kWorld = world_of(3);
+const std::shared_ptr<const Group> kThreeRanks = world_of(3);
 
 class ReadinessTest : public ::testing::Test {
  protected:
   PendingOp& open(const std::string& name, std::uint32_t occurrence = 0) {
-    NameEntry& entry = names_.acquire(name, OpKind::kAllreduce, kWorld);
+    NameEntry& entry = names_.acquire(name, OpKind::kAllreduce, kThreeRanks);
     PendingOp& op =
         readiness_.open(entry, occurrence, std::make_shared<const RequestSpec>(allreduce(name)), 0);
     names_.release(entry);

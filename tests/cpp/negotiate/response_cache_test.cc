@@ -8,12 +8,12 @@
 namespace ciranda {
 namespace {
 
-const std::shared_ptr<const Group> kWorld = world_of(3);
+const std::shared_ptr<const Group> kCachesRanks = world_of(3);
 
 class ResponseCacheTest : public ::testing::Test {
  protected:
   CacheId insert(ResponseCache& cache, const RequestSpec& spec) {
-    NameEntry& name = names_.acquire(spec.name, spec.kind, kWorld);
+    NameEntry& name = names_.acquire(spec.name, spec.kind, kCachesRanks);
     const CacheId id = cache.insert(std::make_shared<const RequestSpec>(spec), name);
     names_.release(name);
     return id;

@@ -111,9 +111,9 @@ const char* name_of(const Message& message) {
 }
 
 std::string words_of(const PsAnswer& answer) {
-  constexpr const char* kKinds[] = {"Welcome", "Refused", "Ready", "Ack"};
+  constexpr const char* kAnswers[] = {"Welcome", "Refused", "Ready", "Ack"};
   constexpr const char* kOutcomes[] = {"applied", "duplicate", "stale", "late"};
-  std::string text = std::string(kKinds[static_cast<std::size_t>(answer.kind)]) + " to " +
+  std::string text = std::string(kAnswers[static_cast<std::size_t>(answer.kind)]) + " to " +
                      std::to_string(answer.to);
   if (answer.kind == PsAnswer::Kind::kWelcome) text += " after " + std::to_string(answer.number);
   if (answer.kind == PsAnswer::Kind::kAck) {

@@ -157,7 +157,7 @@ class Side {
   std::vector<std::string> heard_;
 };
 
-struct Talk {
+struct OverheardTalk {
   std::size_t to_server = 0;  // bytes that were said
   std::size_t to_client = 0;
   bool changed = false;
@@ -168,7 +168,7 @@ bool is_beginning(const std::vector<std::string>& heard, const std::vector<std::
   return heard.size() <= said.size() && std::equal(heard.begin(), heard.end(), said.begin());
 }
 
-Talk talk(Purpose purpose, What what, bool to_server, std::size_t at) {
+OverheardTalk overheard(Purpose purpose, What what, bool to_server, std::size_t at) {
   const ConnectionKeys keys = test::keys_of();
   const Hello hello{
       .purpose = purpose, .from = 2, .to = 0, .incarnation = 9, .nonce = test::nonce_of(10)};
@@ -204,20 +204,20 @@ INSTANTIATE_TEST_SUITE_P(, ManInTheMiddle, ::testing::Values(Purpose::kControl, 
                          });
 
 TEST_P(ManInTheMiddle, WhoOnlyListensIsNotNoticed) {
-  const Talk whole = talk(GetParam(), What::kNothing, true, 0);
-  EXPECT_TRUE(whole.complete);
-  EXPECT_GT(whole.to_server, kHelloBytes + kProofBytes);
-  EXPECT_GT(whole.to_client, 32 + kWelcomeBytes);
+  const OverheardTalk untouched = overheard(GetParam(), What::kNothing, true, 0);
+  EXPECT_TRUE(untouched.complete);
+  EXPECT_GT(untouched.to_server, kHelloBytes + kProofBytes);
+  EXPECT_GT(untouched.to_client, 32 + kWelcomeBytes);
 }
 
 TEST_P(ManInTheMiddle, NothingIsHeardThatWasNotSaid) {
-  const Talk whole = talk(GetParam(), What::kNothing, true, 0);
+  const OverheardTalk untouched = overheard(GetParam(), What::kNothing, true, 0);
   for (const What what :
        {What::kFlip, What::kDrop, What::kRepeat, What::kSwap, What::kReplay, What::kCut}) {
     for (const bool to_server : {true, false}) {
-      const std::size_t bytes = to_server ? whole.to_server : whole.to_client;
+      const std::size_t bytes = to_server ? untouched.to_server : untouched.to_client;
       for (std::size_t at = 0; at < bytes; ++at) {
-        const Talk found = talk(GetParam(), what, to_server, at);
+        const OverheardTalk found = overheard(GetParam(), what, to_server, at);
         // What comes on top when all was said is noticed with the next message.
         const bool adds = what == What::kRepeat || what == What::kReplay;
         if (!found.changed || (adds && at == bytes - 1)) continue;

@@ -6,11 +6,14 @@
 
 #include <vector>
 
+#include "ps/decide/models.h"
+
 namespace ciranda::ps {
 namespace {
 
-constexpr Mode kSsp{.kind = ModeKind::kSsp, .staleness = 1};
-constexpr Mode kSync{.kind = ModeKind::kSync};
+using testing::kSync;
+
+constexpr Mode kSspOf1{.kind = ModeKind::kSsp, .staleness = 1};
 
 Ack ack_of(Worker worker, std::uint64_t seq) {
   return {.worker = worker, .seq = seq};
@@ -48,7 +51,7 @@ TEST(Gate, OnlyBoundedStalenessHoldsAnAnswer) {
   const Mode async;
   const Gate open(async, 2);
   EXPECT_TRUE(open.may_go_on(100));
-  Gate gate(kSsp, 2);
+  Gate gate(kSspOf1, 2);
   EXPECT_TRUE(gate.may_go_on(1));
   EXPECT_FALSE(gate.may_go_on(2));  // worker 1 has not entered, but counts
   gate.advance(0, 2);
@@ -58,7 +61,7 @@ TEST(Gate, OnlyBoundedStalenessHoldsAnAnswer) {
 }
 
 TEST(Gate, AHeldAnswerIsReleasedOnceAndOnlyWhenTheSlowestHasMoved) {
-  Gate gate(kSsp, 3);
+  Gate gate(kSspOf1, 3);
   enter_all(gate, 3);
   gate.advance(0, 2);
   gate.hold(ack_of(0, 5), 2);
@@ -74,7 +77,7 @@ TEST(Gate, AHeldAnswerIsReleasedOnceAndOnlyWhenTheSlowestHasMoved) {
 }
 
 TEST(Gate, NobodyWaitsForWhoIsGoneOrSilent) {
-  Gate gate(kSsp, 3);
+  Gate gate(kSspOf1, 3);
   enter_all(gate, 3);
   gate.advance(0, 2);
   gate.hold(ack_of(0, 2), 2);
@@ -87,7 +90,7 @@ TEST(Gate, NobodyWaitsForWhoIsGoneOrSilent) {
 }
 
 TEST(Gate, WhoReturnsIsWhereTheSlowestIs) {
-  Gate gate(kSsp, 3);
+  Gate gate(kSspOf1, 3);
   enter_all(gate, 3);
   gate.advance(0, 7);
   gate.advance(1, 5);
@@ -108,7 +111,7 @@ TEST(Gate, WhoReturnsIsWhereTheSlowestIs) {
 }
 
 TEST(Gate, WhoEntersAgainHasForgottenItsPush) {
-  Gate gate(kSsp, 2);
+  Gate gate(kSspOf1, 2);
   enter_all(gate, 2);
   gate.advance(0, 2);
   gate.hold(ack_of(0, 2), 2);

@@ -23,7 +23,7 @@ Push push_of(Worker worker) {
           .used = {true, false, true}};
 }
 
-std::vector<Change> one_of_each() {
+std::vector<Change> one_change_of_each() {
   return {{.kind = Change::Kind::kApplied, .pushes = {push_of(0), push_of(2)}, .scale = 0.5},
           {.kind = Change::Kind::kSkipped, .pushes = {push_of(1)}, .outcome = Outcome::kStale},
           {.kind = Change::Kind::kEntered, .worker = 3, .life = 1ull << 40, .process = 1ull << 63},
@@ -46,8 +46,8 @@ std::vector<std::byte> bytes_of(const Change& change) {
 }
 
 TEST(Journal, ChangesComeBackAsTheyWere) {
-  ASSERT_EQ(one_of_each().size(), static_cast<std::size_t>(kChangeKindCount));
-  for (const Change& change : one_of_each()) {
+  ASSERT_EQ(one_change_of_each().size(), static_cast<std::size_t>(kChangeKindCount));
+  for (const Change& change : one_change_of_each()) {
     const auto back = decode_change(bytes_of(change));
     ASSERT_TRUE(back.ok()) << back.error().text;
     EXPECT_EQ(back.value(), change);
@@ -55,7 +55,7 @@ TEST(Journal, ChangesComeBackAsTheyWere) {
 }
 
 TEST(Journal, CutOrLongerOnesAreRefused) {
-  for (const Change& change : one_of_each()) {
+  for (const Change& change : one_change_of_each()) {
     std::vector<std::byte> bytes = bytes_of(change);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(decode_change(std::span(bytes).first(size)).ok()) << size;

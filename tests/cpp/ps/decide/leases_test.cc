@@ -5,10 +5,12 @@
 
 #include <vector>
 
+#include "ps/decide/models.h"
+
 namespace ciranda::ps {
 namespace {
 
-constexpr std::uint64_t kLeaseNs = 100;
+using testing::kLeaseNs;
 
 using Callers = std::vector<Caller>;
 

@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "core/ps/decide/leases.h"
+#include "ps/decide/models.h"
 
 namespace ciranda::ps {
 namespace {
 
-constexpr std::uint64_t kLeaseNs = 100;
+using testing::kLeaseNs;
 
 using Workers = std::vector<Worker>;
 

@@ -9,7 +9,7 @@
 namespace ciranda::ps {
 namespace {
 
-std::vector<Message> one_of_each() {
+std::vector<Message> one_message_of_each() {
   kernels::UpdateRule adam{.kind = kernels::RuleKind::kAdam, .lr = 0.25, .maximize = true};
   adam.amsgrad = true;
   return {
@@ -85,7 +85,7 @@ std::vector<std::byte> bytes_of(const auto& what) {
 }
 
 TEST(PsMessages, ComeBackAsTheyWere) {
-  const std::vector<Message> messages = one_of_each();
+  const std::vector<Message> messages = one_message_of_each();
   ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     ASSERT_EQ(messages[i].index(), i);
@@ -97,7 +97,7 @@ TEST(PsMessages, ComeBackAsTheyWere) {
 }
 
 TEST(PsMessages, CutOrLongerTheyAreNone) {
-  for (const Message& message : one_of_each()) {
+  for (const Message& message : one_message_of_each()) {
     std::vector<std::byte> bytes = bytes_of(message);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
       EXPECT_FALSE(decode_message(std::span(bytes).first(cut)).ok())

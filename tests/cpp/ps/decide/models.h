@@ -8,6 +8,9 @@
 
 namespace ciranda::ps::testing {
 
+inline constexpr std::uint64_t kLeaseNs = 100;
+inline constexpr Mode kSync{.kind = ModeKind::kSync};
+
 // Plain SGD with lr 1: on small integers every sum is exact, in any order.
 inline kernels::UpdateRule exact_rule() {
   return {.kind = kernels::RuleKind::kSgd, .lr = 1.0};

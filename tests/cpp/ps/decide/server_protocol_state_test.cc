@@ -17,8 +17,7 @@ namespace ciranda::ps {
 namespace {
 
 using testing::kLeaseNs;
-
-constexpr Mode kSync{.kind = ModeKind::kSync};
+using testing::kSync;
 
 class ServerProtocolStateTest : public testing::ServerProtocols {
  protected:

@@ -22,7 +22,7 @@ using testing::exact_rule;
 using testing::kLeaseNs;
 using testing::model_of;
 
-constexpr Mode kSsp{.kind = ModeKind::kSsp};
+constexpr Mode kUnboundedSsp{.kind = ModeKind::kSsp};
 
 class ServerProtocolTest : public testing::ServerProtocols {};
 
@@ -136,7 +136,7 @@ TEST_F(ServerProtocolTest, WhoDeclaresSomethingElseIsRefused) {
 }
 
 TEST_F(ServerProtocolTest, WhoIsGoneKeepsNobody) {
-  start(3, kSsp);
+  start(3, kUnboundedSsp);
   const ServerProtocol::Caller two = enter(2);
   say(two, Leave{});  // before anybody has declared
   const ServerProtocol::Caller one = join(1);
@@ -153,7 +153,7 @@ TEST_F(ServerProtocolTest, WhoIsGoneKeepsNobody) {
 }
 
 TEST_F(ServerProtocolTest, WhoIsGoneBeforeAnybodyHasDeclaredKeepsNobody) {
-  start(2, kSsp);
+  start(2, kUnboundedSsp);
   hang_up(enter(1));
   const ServerProtocol::Caller zero = join(0);
   answer<Ready>(zero);
@@ -163,7 +163,7 @@ TEST_F(ServerProtocolTest, WhoIsGoneBeforeAnybodyHasDeclaredKeepsNobody) {
 
 TEST_F(ServerProtocolTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
   for (const bool is_first : {true, false}) {
-    start(2, kSsp);
+    start(2, kUnboundedSsp);
     const ServerProtocol::Caller one = is_first ? enter(1) : -1;
     pass(kLeaseNs);
     const ServerProtocol::Caller zero = join(0);
@@ -186,7 +186,7 @@ TEST_F(ServerProtocolTest, WhoIsSilentBeforeItHasDeclaredKeepsNobody) {
 }
 
 TEST_F(ServerProtocolTest, WhoIsSilentForALeaseKeepsNobody) {
-  start(2, kSsp);
+  start(2, kUnboundedSsp);
   EXPECT_EQ(protocol_->next_lease_ns(), UINT64_MAX);
   const ServerProtocol::Caller zero = join(0);
   const ServerProtocol::Caller one = join(1);

@@ -17,8 +17,6 @@
 
 namespace ciranda::ps::testing {
 
-inline constexpr std::uint64_t kLeaseNs = 100;
-
 // A protocol whose callers' connections are calls, and whose time is a number.
 class ServerProtocols : public ::testing::Test {
  protected:

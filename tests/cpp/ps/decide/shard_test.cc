@@ -16,6 +16,7 @@ namespace ciranda::ps {
 namespace {
 
 using testing::exact_rule;
+using testing::kSync;
 using testing::model_of;
 
 // Servers and workers of a job whose links are calls. Gradients and parameters of each table are
@@ -205,14 +206,13 @@ class Job {
   std::vector<std::pair<std::size_t, Ack>> acks_;
 };
 
-const std::vector<std::vector<std::int64_t>> kSizes = {{3, 40'000, 1}, {17}};
-constexpr Mode kSync{.kind = ModeKind::kSync};
+const std::vector<std::vector<std::int64_t>> kShardSizes = {{3, 40'000, 1}, {17}};
 
 class ShardOnServers : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Servers, ShardOnServers, ::testing::Values(1, 2, 5));
 
 TEST_P(ShardOnServers, APushIsAppliedOnceAndAnsweredWithTheNewestParameters) {
-  Job job(model_of(kSizes), GetParam(), 2);
+  Job job(model_of(kShardSizes), GetParam(), 2);
   job.set_parameters(0, 100.0f);
   job.set_parameters(1, -5.0f);  // worker 0's are those of all
   job.enter_all();
@@ -229,7 +229,7 @@ TEST_P(ShardOnServers, APushIsAppliedOnceAndAnsweredWithTheNewestParameters) {
 }
 
 TEST_P(ShardOnServers, SlotsWithoutAGradientStayButAreTold) {
-  Job job(model_of(kSizes), GetParam(), 2);
+  Job job(model_of(kShardSizes), GetParam(), 2);
   job.set_parameters(0, 10.0f);
   job.enter_all();
   job.push(1, 1.0f);
@@ -243,7 +243,7 @@ TEST_P(ShardOnServers, SlotsWithoutAGradientStayButAreTold) {
 
 TEST(Shard, StateIsGivenFromAllServers) {
   const kernels::UpdateRule rule{.kind = kernels::RuleKind::kSgd, .lr = 1.0, .momentum = 0.5};
-  Job job(model_of(kSizes, {}, rule), 2, 1);
+  Job job(model_of(kShardSizes, {}, rule), 2, 1);
   job.enter_all();
   job.push(0, 8.0f);
   job.push(0, 2.0f);
@@ -264,7 +264,7 @@ TEST(Shard, StateIsGivenFromAllServers) {
 
 TEST(Shard, StalePushesAreScaledOrDropped) {
   for (const StalePolicy policy : {StalePolicy::kApply, StalePolicy::kScale, StalePolicy::kDrop}) {
-    Job job(model_of(kSizes, {.policy = policy, .max_staleness = 3}), 2, 2);
+    Job job(model_of(kShardSizes, {.policy = policy, .max_staleness = 3}), 2, 2);
     job.enter_all();
     for (int i = 0; i < 4; ++i) {
       job.push(0, 0.0f);
@@ -281,7 +281,7 @@ TEST(Shard, StalePushesAreScaledOrDropped) {
 }
 
 TEST(Shard, SspHoldsWhoIsTooFarAhead) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSsp, .staleness = 1}), 2, 3);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSsp, .staleness = 1}), 2, 3);
   job.enter_all();
   job.push(0, 1.0f);
   EXPECT_EQ(job.answer(0), Outcome::kApplied);
@@ -297,7 +297,7 @@ TEST(Shard, SspHoldsWhoIsTooFarAhead) {
 }
 
 TEST(Shard, SspWithoutStalenessIsARoundOfAll) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 2);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 2, 2);
   job.enter_all();
   for (int round = 1; round <= 3; ++round) {
     job.push(0, 1.0f);
@@ -311,7 +311,7 @@ TEST(Shard, SspWithoutStalenessIsARoundOfAll) {
 }
 
 TEST(Shard, SspDoesNotCountWhoIsGone) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 3);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 2, 3);
   job.enter(0);
   job.enter(1);
   job.push(0, 1.0f);
@@ -336,7 +336,7 @@ TEST(Shard, SspDoesNotCountWhoIsGone) {
 }
 
 TEST_P(ShardOnServers, ARoundIsTheMeanOfAllPushes) {
-  Job job(model_of(kSizes, kSync), GetParam(), 4);
+  Job job(model_of(kShardSizes, kSync), GetParam(), 4);
   job.enter_all();
   for (Worker worker = 3; worker > 0; --worker) {
     job.push(worker, static_cast<float>(worker));
@@ -350,7 +350,7 @@ TEST_P(ShardOnServers, ARoundIsTheMeanOfAllPushes) {
 }
 
 TEST(Shard, ARoundWaitsForNoBackupWorkers) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSync, .backup_workers = 1}), 2, 3);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSync, .backup_workers = 1}), 2, 3);
   job.enter_all();
   job.push(2, 2.0f);
   EXPECT_EQ(job.answer(2), std::nullopt);
@@ -367,7 +367,7 @@ TEST(Shard, ARoundWaitsForNoBackupWorkers) {
 }
 
 TEST(Shard, ARoundDoesNotCountWhoIsGone) {
-  Job job(model_of(kSizes, kSync), 2, 3);
+  Job job(model_of(kShardSizes, kSync), 2, 3);
   job.enter_all();
   job.push(1, 50.0f);
   job.leave(1);  // its push is not answered, and forgotten
@@ -384,7 +384,7 @@ TEST(Shard, ARoundDoesNotCountWhoIsGone) {
 }
 
 TEST(Shard, WhoIsSilentDoesNotCountButIsAnswered) {
-  Job job(model_of(kSizes, kSync), 2, 3);
+  Job job(model_of(kShardSizes, kSync), 2, 3);
   job.enter_all();
   job.push(2, 3.0f);
   job.fall_silent(2);
@@ -404,7 +404,7 @@ TEST(Shard, WhoIsSilentDoesNotCountButIsAnswered) {
   EXPECT_EQ(job.answer(2), Outcome::kLate);
   EXPECT_EQ(job.parameter(2), -3.0f);
 
-  Job ssp(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 2);
+  Job ssp(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 2, 2);
   ssp.enter_all();
   ssp.fall_silent(1);
   for (int i = 0; i < 3; ++i) {
@@ -424,7 +424,7 @@ TEST(Shard, WhoIsSilentDoesNotCountButIsAnswered) {
 // Each server has seen another one silent: by its own count of pushes worker 0 would wait for
 // worker 1 at the second, and worker 1 for worker 0 at the first.
 TEST(Shard, TwoWorkersDoNotWaitForEachOtherAtTwoServers) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 2, 2);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 2, 2);
   job.enter_all();
   std::vector<Ack> acks;
   job.shard(0).fall_silent(1, acks);
@@ -441,7 +441,7 @@ TEST(Shard, TwoWorkersDoNotWaitForEachOtherAtTwoServers) {
 }
 
 TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
-  Job job(model_of(kSizes, kSync), 1, 2);
+  Job job(model_of(kShardSizes, kSync), 1, 2);
   job.enter_all();
   job.push(0, 1.0f);
   job.push_again(0);
@@ -450,7 +450,7 @@ TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
   EXPECT_EQ(job.answer(0), Outcome::kApplied);
   EXPECT_EQ(job.parameter(0), -2.0f);
 
-  Job ssp(model_of(kSizes, {.kind = ModeKind::kSsp}), 1, 2);
+  Job ssp(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 1, 2);
   ssp.enter_all();
   ssp.push(0, 1.0f);
   ssp.push_again(0);
@@ -462,7 +462,7 @@ TEST(Shard, APushThatWasNotAnsweredMayComeAgain) {
 
 // It is at the slowest clock when it comes back, and its push at the clock that it had.
 TEST(Shard, AHeldPushThatComesAgainWaitsForTheOthersAlone) {
-  Job job(model_of(kSizes, {.kind = ModeKind::kSsp}), 1, 2);
+  Job job(model_of(kShardSizes, {.kind = ModeKind::kSsp}), 1, 2);
   job.enter_all();
   job.push(0, 1.0f);
   EXPECT_EQ(job.answer(0), std::nullopt);
@@ -477,7 +477,7 @@ TEST(Shard, AHeldPushThatComesAgainWaitsForTheOthersAlone) {
 }
 
 TEST(Shard, APushOfARoundThatComesAgainIsNotLate) {
-  Job job(model_of(kSizes, kSync), 1, 2);
+  Job job(model_of(kShardSizes, kSync), 1, 2);
   job.enter_all();
   for (Worker worker = 0; worker < 2; ++worker) job.push(worker, 1.0f);
   for (Worker worker = 0; worker < 2; ++worker) EXPECT_EQ(job.answer(worker), Outcome::kApplied);
@@ -492,7 +492,7 @@ TEST(Shard, APushOfARoundThatComesAgainIsNotLate) {
 
 TEST(Shard, APushBeforeTheAnswerToTheOneBeforeIsRefused) {
   for (const ModeKind kind : {ModeKind::kSsp, ModeKind::kSync}) {
-    Job job(model_of(kSizes, {.kind = kind}), 1, 2);
+    Job job(model_of(kShardSizes, {.kind = kind}), 1, 2);
     job.enter_all();
     job.push(0, 1.0f);
     EXPECT_EQ(job.answer(0), std::nullopt);
@@ -508,7 +508,7 @@ TEST(Shard, APushBeforeTheAnswerToTheOneBeforeIsRefused) {
 }
 
 TEST(Shard, WhatAPushMayNotSayIsRefused) {
-  Job job(model_of(kSizes, kSync), 1, 2);
+  Job job(model_of(kShardSizes, kSync), 1, 2);
   Shard& shard = job.shard(0);
   Push good{.worker = 0,
             .seq = 1,

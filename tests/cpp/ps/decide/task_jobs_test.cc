@@ -19,10 +19,11 @@
 namespace ciranda::ps {
 namespace {
 
+using testing::kLeaseNs;
+
 constexpr int kServers = 2;
-constexpr Worker kWorkers = 3;
+constexpr Worker kTaskWorkers = 3;
 constexpr TaskId kTasks = 12;
-constexpr std::uint64_t kLeaseNs = 100;
 
 // Each task makes as many pushes, each of which takes 1 from every parameter.
 std::uint64_t pushes_of(TaskId task) {
@@ -30,11 +31,11 @@ std::uint64_t pushes_of(TaskId task) {
 }
 
 // A job whose network is calls. Whatever happens happens between two messages to one server.
-class Job {
+class TaskJob {
  public:
-  explicit Job(std::uint32_t seed) : random_(seed), model_(testing::model_of({{3, 40}, {17}})) {
+  explicit TaskJob(std::uint32_t seed) : random_(seed), model_(testing::model_of({{3, 40}, {17}})) {
     for (int server = 0; server < kServers; ++server) start(server);
-    for (Worker worker = 0; worker < kWorkers; ++worker) enter(worker);
+    for (Worker worker = 0; worker < kTaskWorkers; ++worker) enter(worker);
     kept_.resize(kServers);
     for (int server = 0; server < kServers; ++server) keep(server);
     start_coordinator();
@@ -64,13 +65,13 @@ class Job {
     int pushed_to = kServers;  // servers that have the latest push
   };
   static constexpr ServerProtocol::Caller kCoordinator =
-      kWorkers;  // a caller is the member's number
+      kTaskWorkers;  // a caller is the member's number
 
   ServerProtocolOptions options_of(int server) const {
     return {.job_id = "job",
             .server = server,
             .servers = kServers,
-            .workers = kWorkers,
+            .workers = kTaskWorkers,
             .lease_ns = kLeaseNs,
             .keeps_state = true,
             .has_coordinator = true};
@@ -122,7 +123,7 @@ class Job {
             .worker = worker,
             .life = members_[at(worker)].life,
             .process = members_[at(worker)].process,
-            .workers = kWorkers,
+            .workers = kTaskWorkers,
             .servers = kServers,
             .server = server};
   }
@@ -161,7 +162,7 @@ class Job {
     const Status made = kept_[at(server)]->make_again(*protocols_[at(server)], now_ns_);
     ASSERT_TRUE(made.ok()) << made.error().text;
     keep(server);
-    for (Worker each = 0; each <= kWorkers; ++each) {
+    for (Worker each = 0; each <= kTaskWorkers; ++each) {
       Member& member = members_[at(each)];
       protocols_[at(server)]->open(each);
       say(server, each, entry(server, each));
@@ -184,17 +185,17 @@ class Job {
     const std::uint64_t what = draw(faults ? 40 : 30);
     if (what == 39) return restart(static_cast<int>(draw(kServers)));
     if (what == 38) return start_coordinator();
-    if (what >= 36) return enter(static_cast<Worker>(draw(kWorkers)));
+    if (what >= 36) return enter(static_cast<Worker>(draw(kTaskWorkers)));
     if (what >= 34) return let_leases_end();
     if (what >= 25) return coordinate();
-    work(static_cast<Worker>(draw(kWorkers)));
+    work(static_cast<Worker>(draw(kTaskWorkers)));
   }
   // All but one who is drawn have just been heard.
   void let_leases_end() {
-    const auto silent = static_cast<Worker>(draw(kWorkers));
+    const auto silent = static_cast<Worker>(draw(kTaskWorkers));
     now_ns_ += kLeaseNs - 1;
     for (int server = 0; server < kServers; ++server) {
-      for (Worker each = 0; each <= kWorkers; ++each) {
+      for (Worker each = 0; each <= kTaskWorkers; ++each) {
         if (each != silent) say(server, each, Beat{});
       }
     }
@@ -249,7 +250,7 @@ class Job {
     return true;
   }
   float parameter(int server) {
-    const Worker other = kWorkers - 1;
+    const Worker other = kTaskWorkers - 1;
     enter(other);
     say(server, other, Pull{});
     const Layout layout(model_, kServers);
@@ -269,7 +270,7 @@ class Job {
   std::vector<std::unique_ptr<ServerProtocol>> protocols_;
   std::vector<std::optional<testing::Kept>> kept_;
   std::map<std::pair<int, Worker>, std::vector<std::byte>> memory_;
-  std::vector<Member> members_ = std::vector<Member>(kWorkers + 1);
+  std::vector<Member> members_ = std::vector<Member>(kTaskWorkers + 1);
   TaskId next_ = 1;       // that the coordinator schedules
   TaskId scheduled_ = 0;  // as server 0 has said
   TaskId known_done_ = 0;
@@ -280,7 +281,7 @@ TEST(TaskJobs, EachPushOfATaskCountsOnceWhoeverIsLost) {
   for (TaskId task = 1; task <= kTasks; ++task) expected += static_cast<float>(pushes_of(task));
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Job job(seed);
+    TaskJob job(seed);
     job.run(400);
     EXPECT_EQ(job.taken(), std::vector<float>(kServers, expected));
     if (::testing::Test::HasFailure()) return;

@@ -11,7 +11,7 @@
 namespace ciranda {
 namespace {
 
-std::uint64_t in_ms(std::uint64_t ms) {
+std::uint64_t ms_from_now(std::uint64_t ms) {
   return monotonic_ns() + ms * 1'000'000;
 }
 
@@ -23,12 +23,12 @@ class CookieFilter : public ::testing::TestWithParam<const char*> {
 
   // Who has said that, if anything.
   Fd caller(std::span<const std::byte> says) {
-    Fd socket = connect_tcp(local_address(listener_.get()).value(), in_ms(5'000)).value();
+    Fd socket = connect_tcp(local_address(listener_.get()).value(), ms_from_now(5'000)).value();
     EXPECT_EQ(send_some(socket.get(), says).value(), says.size());
     return socket;
   }
   bool called(std::uint64_t wait_ms) {
-    return wait_readable(listener_.get(), in_ms(wait_ms)).value();
+    return wait_readable(listener_.get(), ms_from_now(wait_ms)).value();
   }
 
   const Cookie cookie_ = cookie_of(test::keys_of(), 0);
@@ -64,7 +64,7 @@ TEST_P(CookieFilter, CompletesACallWithItAndPassesWhatFollows) {
   let_all_in(server.get());
   const auto hears = [&server] {
     std::vector<std::byte> buffer(200);
-    EXPECT_TRUE(wait_readable(server.get(), in_ms(5'000)).value());
+    EXPECT_TRUE(wait_readable(server.get(), ms_from_now(5'000)).value());
     buffer.resize(receive_some(server.get(), buffer).value());
     return buffer;
   };

@@ -17,7 +17,7 @@
 namespace ciranda {
 namespace {
 
-std::uint64_t in_ms(std::uint64_t ms) {
+std::uint64_t within_ms(std::uint64_t ms) {
   return monotonic_ns() + ms * 1'000'000;
 }
 
@@ -91,7 +91,7 @@ TEST(KeyDescriptor, MayBeAPipe) {
   const std::string content(32, 'p');
   ASSERT_EQ(::write(ends[1], content.data(), 32), 32);
   ::close(ends[1]);
-  const auto key = read_key(Fd(ends[0]), in_ms(5'000));
+  const auto key = read_key(Fd(ends[0]), within_ms(5'000));
   ASSERT_TRUE(key.ok()) << key.error().text;
   EXPECT_EQ(key.value().bytes()[0], std::byte{'p'});
   EXPECT_EQ(::fcntl(ends[0], F_GETFD), -1) << "it is closed";
@@ -102,7 +102,7 @@ TEST(KeyDescriptor, MayBeAMemfdThatSeveralRanksInherited) {
   const std::string content(32, 'm');
   ASSERT_EQ(::write(memory.get(), content.data(), 32), 32);
   for (int rank = 0; rank < 3; ++rank) {  // they share one file offset
-    const auto key = read_key(Fd(::dup(memory.get())), in_ms(5'000));
+    const auto key = read_key(Fd(::dup(memory.get())), within_ms(5'000));
     ASSERT_TRUE(key.ok()) << key.error().text;
     EXPECT_EQ(key.value().bytes()[31], std::byte{'m'});
   }
@@ -114,7 +114,7 @@ TEST(KeyDescriptor, ThatNobodyWritesIsGivenUpInTime) {
   const Fd writer(ends[1]);
   ASSERT_EQ(::write(writer.get(), "half", 4), 4);
   const std::uint64_t began = monotonic_ns();
-  const auto key = read_key(Fd(ends[0]), in_ms(50));
+  const auto key = read_key(Fd(ends[0]), within_ms(50));
   ASSERT_FALSE(key.ok());
   EXPECT_EQ(key.error().code, ErrorCode::kTimeout) << key.error().text;
   EXPECT_LT(monotonic_ns() - began, 2'000'000'000u);
@@ -125,8 +125,9 @@ TEST(KeyDescriptor, ThatEndsEarlyOrIsNotOpenIsAnError) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   ASSERT_EQ(::write(ends[1], "half", 4), 4);
   ::close(ends[1]);
-  EXPECT_NE(read_key(Fd(ends[0]), in_ms(5'000)).error().text.find("holds 4"), std::string::npos);
-  EXPECT_EQ(read_key(Fd(), in_ms(100)).ok(), false);
+  EXPECT_NE(read_key(Fd(ends[0]), within_ms(5'000)).error().text.find("holds 4"),
+            std::string::npos);
+  EXPECT_EQ(read_key(Fd(), within_ms(100)).ok(), false);
 }
 
 TEST(FillRandom, GivesOtherBytesEachTime) {

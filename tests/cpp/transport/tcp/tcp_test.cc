@@ -17,7 +17,7 @@
 namespace ciranda {
 namespace {
 
-std::uint64_t in_ms(std::uint64_t ms) {
+std::uint64_t ms_from_now(std::uint64_t ms) {
   return monotonic_ns() + ms * 1'000'000;
 }
 
@@ -35,7 +35,7 @@ std::uint16_t port_of(const Fd& socket) {
 Result<Fd> connect_to(const std::string& host, std::uint16_t port) {
   auto addresses = resolve({.host = host, .port = port});
   if (!addresses) return addresses.error();
-  return connect_tcp(addresses.value().front(), in_ms(5'000));
+  return connect_tcp(addresses.value().front(), ms_from_now(5'000));
 }
 
 class TcpFamily : public ::testing::TestWithParam<const char*> {};
@@ -157,7 +157,7 @@ TEST(Tcp, GivesUpAtTheDeadline) {
   Result<Fd> last = Fd();
   const std::uint64_t began = monotonic_ns();
   for (int i = 0; i < 4 && last.ok(); ++i) {
-    last = connect_tcp(address, in_ms(100));
+    last = connect_tcp(address, ms_from_now(100));
     if (last.ok()) callers.push_back(std::move(last).value());
   }
   ASSERT_FALSE(last.ok());
@@ -169,15 +169,15 @@ TEST(Tcp, GivesUpAtTheDeadline) {
 TEST(Tcp, TellsAClosedPeerFromASilentOne) {
   auto listener = listen_tcp("127.0.0.1");
   auto client = connect_to("127.0.0.1", port_of(listener.value()));
-  ASSERT_TRUE(wait_readable(listener.value().get(), in_ms(5'000)).value());
+  ASSERT_TRUE(wait_readable(listener.value().get(), ms_from_now(5'000)).value());
   Fd server(::accept(listener.value().get(), nullptr, nullptr));
   std::byte buffer[16];
   EXPECT_EQ(receive_some(client.value().get(), buffer).value(), 0u);
   EXPECT_EQ(send_some(server.get(), std::span(buffer).first(3)).value(), 3u);
-  ASSERT_TRUE(wait_readable(client.value().get(), in_ms(5'000)).value());
+  ASSERT_TRUE(wait_readable(client.value().get(), ms_from_now(5'000)).value());
   EXPECT_EQ(receive_some(client.value().get(), buffer).value(), 3u);
   turn_away(std::move(server));
-  ASSERT_TRUE(wait_readable(client.value().get(), in_ms(5'000)).value());
+  ASSERT_TRUE(wait_readable(client.value().get(), ms_from_now(5'000)).value());
   EXPECT_EQ(receive_some(client.value().get(), buffer).error().code, ErrorCode::kRankLost);
   EXPECT_EQ(send_some(client.value().get(), buffer).error().code, ErrorCode::kRankLost);
 }
