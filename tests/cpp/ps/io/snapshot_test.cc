@@ -15,6 +15,7 @@
 #include "core/ps/decide/saved_protocol.h"
 #include "core/ps/io/record_file.h"
 #include "ps/decide/server_protocols.h"
+#include "sanitizers.h"
 
 namespace ciranda::ps {
 namespace {
@@ -65,6 +66,8 @@ TEST_F(SnapshotTest, HasNoNameWhereItFails) {
 // A child has no other thread that would release a lock of libcrypto, which one holds that looks
 // for an algorithm by other properties than any before.
 TEST_F(SnapshotTest, IsMadeWhileOtherThreadsLookForAlgorithms) {
+  // ASan (clang 14) does not keep a fork apart from its allocator's locks, as glibc does.
+  if (ciranda::testing::kUnderAsan) GTEST_SKIP() << "a forked child may wait for ASan's own lock";
   std::atomic<bool> goes_on = true;
   std::vector<std::thread> others;
   for (int i = 0; i < 2; ++i) {
