@@ -71,16 +71,16 @@ if(CIRANDA_SANITIZE MATCHES "fuzzer-no-link")
   target_compile_options(ciranda_test_flags INTERFACE -fno-sanitize=fuzzer-no-link)  # core's alone
 endif()
 
-# Compiles the files of a folder as one: what templates become, half of what a sanitizer's build
-# takes, they have in common. Names in anonymous namespaces must differ then.
-function(ciranda_unite_folders target)
+# Compiles the files of a folder as one: what templates become, half of what tests or a sanitizer's
+# build take, they have in common. Names in anonymous namespaces must differ then. Folders that match
+# `apart` stay as they are.
+function(ciranda_unite_folders target apart)
   get_target_property(sources ${target} SOURCES)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   foreach(source IN LISTS sources)
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}" OUTPUT_VARIABLE path)
     cmake_path(GET path PARENT_PATH folder)
-    # Of these, a program takes some without the others out of the archive.
-    if(NOT folder MATCHES "^csrc/core/(kernels|backend/(gloo|nccl))$")
+    if(NOT folder MATCHES "${apart}")
       string(MAKE_C_IDENTIFIER "${folder}" group)
       set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${group})
     endif()
