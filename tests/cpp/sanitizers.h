@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 // Which sanitizer watches this build: clang says it as a feature, GCC by a macro.
 namespace ciranda::testing {
 
@@ -18,5 +20,11 @@ inline constexpr bool kUnderTsan = true;
 inline constexpr bool kUnderTsan = false;
 #endif
 #endif
+
+// How many random cases a test tries, of those that it tries without a sanitizer, which makes each
+// five to ten times as long.
+constexpr std::uint32_t tries(std::uint32_t usual) {
+  return kUnderAsan || kUnderTsan ? usual / 5 : usual;
+}
 
 }  // namespace ciranda::testing

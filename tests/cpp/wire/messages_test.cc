@@ -11,6 +11,7 @@
 
 #include "core/wire/pair.h"
 #include "core/wire/request_check.h"
+#include "sanitizers.h"
 
 namespace ciranda {
 namespace {
@@ -172,7 +173,7 @@ TEST(Frame, IsMalformedWhereverItIsCutOff) {
 TEST(Frame, AcceptsOnlyWhatAnEncoderSends) {
   Maker maker(4);
   int accepted = 0;
-  for (int i = 0; i < 200'000; ++i) {
+  for (std::uint32_t i = 0; i < testing::tries(200'000); ++i) {
     auto bytes = encoded(maker.frame());
     for (std::uint64_t n = 1 + maker.below(3); n > 0; --n) {
       const std::size_t at = maker.below(bytes.size());

@@ -15,6 +15,7 @@
 #include "core/ps/decide/server_protocol.h"
 #include "ps/decide/kept.h"
 #include "ps/decide/models.h"
+#include "sanitizers.h"
 
 namespace ciranda::ps {
 namespace {
@@ -279,7 +280,7 @@ class TaskJob {
 TEST(TaskJobs, EachPushOfATaskCountsOnceWhoeverIsLost) {
   float expected = 0.0f;
   for (TaskId task = 1; task <= kTasks; ++task) expected += static_cast<float>(pushes_of(task));
-  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+  for (std::uint32_t seed = 0; seed < ciranda::testing::tries(500); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     TaskJob job(seed);
     job.run(400);

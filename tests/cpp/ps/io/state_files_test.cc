@@ -19,6 +19,7 @@
 #include "ps/decide/models.h"
 #include "ps/decide/server_protocols.h"
 #include "ps/io/file_size_limit.h"
+#include "sanitizers.h"
 
 namespace ciranda::ps {
 namespace {
@@ -148,7 +149,7 @@ constexpr std::size_t kPushes = 24;
 TEST_F(StateFilesTest, AThousandKillsAtRandomBytesOfTheLog) {
   const Mode kModes[] = {{}, {.kind = ModeKind::kSsp, .staleness = 1}, {.kind = ModeKind::kSync}};
   std::size_t whole = 0;
-  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+  for (std::uint32_t seed = 0; seed < ciranda::testing::tries(50); ++seed) {
     std::mt19937 random(seed);
     const bool on_disk = seed % 2 == 1;
     const StateOptions options = this->options(on_disk ? Durability::kDisk : Durability::kLog);
@@ -198,14 +199,14 @@ TEST_F(StateFilesTest, AThousandKillsAtRandomBytesOfTheLog) {
     }
     fs::remove_all(original);
   }
-  EXPECT_LT(whole, 500u);
+  EXPECT_LT(whole, ciranda::testing::tries(500));
 }
 
 // The power fails: of what was not synced any block may be there or not, in any order.
 TEST_F(StateFilesTest, APowerLossTakesOnlyWhatWasNotSynced) {
   constexpr std::uint64_t kBlock = 512;
   std::size_t lost = 0;
-  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+  for (std::uint32_t seed = 0; seed < ciranda::testing::tries(200); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     begin(2, {}, options(Durability::kLog));
@@ -239,7 +240,7 @@ TEST_F(StateFilesTest, APowerLossTakesOnlyWhatWasNotSynced) {
     files_.reset();
     fs::remove_all(state_);
   }
-  EXPECT_GT(lost, 1'000u);
+  EXPECT_GT(lost, ciranda::testing::tries(1'000));
 }
 
 TEST_F(StateFilesTest, MemoryKeepsTheLatestSnapshot) {
