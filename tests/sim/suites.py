@@ -640,7 +640,7 @@ _OF_PARAMETER_SERVER = (
     Mutant(
         "reads_gradients_where_they_were",  # I22
         "gradients.push_back(at(push.worker).gradients);",
-        "gradients.push_back(at(push.worker).memory);",
+        "gradients.push_back(at(push.worker).all);",
     ),
     Mutant(
         "keeps_what_has_no_gradient_from_the_others",  # I22
