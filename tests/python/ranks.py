@@ -53,6 +53,7 @@ chosen: Backend = OURS  # of the ranks that are started next; a fixture sets it
 _FOLDER = "CIRANDA_TEST_FOLDER"  # where a rank leaves its value and marks
 _SOURCE = str(Path(__file__).resolve().parents[2] / "python")
 _GRACE_S = 2.0  # between the request for stack traces and SIGKILL
+_ROOM = {"CIRANDA_TEST_ROOM": "-" * 30_000}  # for the environments of warm programs, see warm.py
 
 # Nobody else's variables may tell a rank its place.
 _PREFIXES = ("CIRANDA_", "HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
@@ -123,11 +124,11 @@ class _Forked:
                 self.returncode = int(self._exit.read_text())
         return self.returncode
 
-    def wait(self, timeout: float = 60) -> int:
-        deadline = time.monotonic() + timeout
+    def wait(self, timeout: float | None = 60) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             time.sleep(0.002)
         return code
 
@@ -146,7 +147,7 @@ class _Nursery:
     def __init__(self, preload: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__],
-            env=clean_environment() | _preloading(preload),
+            env=clean_environment() | _preloading(preload) | _ROOM,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -160,12 +161,13 @@ class _Nursery:
         folder: Path,
         *,
         machine: int | None = None,
+        stdin: str = os.devnull,
         outputs: Sequence[str] = ("stdout", "stderr"),
     ) -> _Forked:
-        """`machine`: the pid of a Namespace to run in; `outputs` lie in `folder`."""
+        """`machine`: the pid of a Namespace to run in; `stdin` and `outputs` lie in `folder`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         task = {"command": command, "environment": environment, "folder": str(folder)}
-        task |= {"machine": machine, "outputs": list(outputs)}
+        task |= {"machine": machine, "streams": [stdin, *outputs]}
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
         return _Forked(int(self._process.stdout.readline()), folder)
@@ -174,6 +176,19 @@ class _Nursery:
 @functools.cache
 def _nursery(preload: str) -> _Nursery:
     return _Nursery(preload)
+
+
+def start_in_nursery(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    environment: dict[str, str],
+    folder: Path,
+    streams: Sequence[str],
+) -> _Forked:
+    """Calls a top-level function in a child of the nursery. `streams`: files for its stdin, stdout
+    and stderr; `folder`: for a file that tells its end."""
+    command, (stdin, *outputs) = _command(function, arguments), streams
+    return _nursery("").start(command, environment, folder, stdin=stdin, outputs=outputs)
 
 
 class OnHost:
@@ -543,6 +558,7 @@ def _next_task() -> dict[str, Any]:
     # torch.optim imports torch._dynamo when the first optimizer is made.
     for module in ("torch.utils.data", "torch._dynamo", "ciranda.torch", "pytest"):
         importlib.import_module(module)
+    importlib.import_module("ciranda.launch.cli.commands")  # for launchers, see warm.py
     gc.freeze()  # a collection in a rank would write to, and so copy, all that was imported
     atexit._clear()  # triton's bindings look for leaks, which takes longer than all else of a rank
     atexit.register(multiprocessing.util._exit_function)  # it ends the workers of a DataLoader
@@ -578,7 +594,7 @@ def _next_task() -> dict[str, Any]:
 
 def _become_a_rank(task: dict[str, Any]) -> None:
     """In a child of the nursery, whose end is its own too: so no rank outlives pytest."""
-    for number, name in enumerate((os.devnull, *task["outputs"])):
+    for number, name in enumerate(task["streams"]):
         how = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
         fd = os.open(Path(task["folder"]) / name, how, 0o600)
         os.dup2(fd, number)
