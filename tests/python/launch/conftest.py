@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import warm
 from tagged import tagged_processes
 
 try:
@@ -52,6 +53,8 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> float:
 class Launcher:
     """The launcher under test. A tag in the environment finds its whole tree again."""
 
+    is_warm = False  # true: it and its Python programs start with torch imported, see warm.py
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # Short: the launcher puts Unix sockets there, whose paths are limited.
@@ -86,21 +89,30 @@ class Launcher:
         environment: dict[str, str] | None = None,
         ignored: tuple[signal.Signals, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
+        told = {**self.environment, **(environment or {})}
+        if self.is_warm:
+            assert not ignored
+            return warm.run(
+                [*COMMAND[1:], "run", *arguments], env=told, cwd=self.folder, stdin=stdin
+            )
         return subprocess.run(
             [*COMMAND, "run", *arguments],
             input=stdin,
             capture_output=True,
             text=True,
             cwd=self.folder,
-            env={**self.environment, **(environment or {})},
+            env=told,
             timeout=60,
             preexec_fn=ignoring(*ignored),
         )
 
     def start(
         self, *arguments: str, limits: str = "true", ignored: tuple[signal.Signals, ...] = ()
-    ) -> subprocess.Popen[str]:
+    ) -> subprocess.Popen[str] | warm.Process:
         """`limits`: what a shell is told before it becomes the launcher."""
+        if self.is_warm:
+            assert limits == "true" and not ignored
+            return warm.Process([*COMMAND[1:], "run", *arguments], self.environment, self.folder)
         return subprocess.Popen(
             ["sh", "-c", f'{limits}; exec "$@"', "sh", *COMMAND, "run", *arguments],
             stdin=subprocess.DEVNULL,
@@ -146,6 +158,12 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     job_dirs = launcher.job_dirs()
     shutil.rmtree(launcher.runtime_dir)
     assert not job_dirs, "the job's folder was left behind"
+
+
+@pytest.fixture
+def warm_start(launcher: Launcher) -> None:
+    """For tests of what jobs do, and not of how processes start and end."""
+    launcher.is_warm = True
 
 
 @pytest.fixture

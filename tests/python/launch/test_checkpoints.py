@@ -13,6 +13,8 @@ import torch
 from ciranda.errors import CirandaError, InvalidArgumentError
 from ciranda.torch import ps
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 MODEL = """
 import torch, ciranda.torch as cr
 torch.manual_seed(0)

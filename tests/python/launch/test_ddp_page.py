@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "migrate-from-ddp.md"
 
@@ -27,14 +26,8 @@ def test_the_script_trains_the_same_model_on_all_ranks(launcher, starter):
         "ciranda run": ["ciranda", "run", "-np", "2"],
         "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
     }[starter]
-    result = subprocess.run(
-        [sys.executable, "-m", *launch, "train.py"],
-        cwd=launcher.folder,
-        env=launcher.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = ["-m", *launch, "train.py"]
+    result = warm.run(command, env=launcher.environment, cwd=launcher.folder)
     assert result.returncode == 0, result.stderr
     first, second = json.loads(result.stdout.removeprefix("[0] "))
     assert first == second

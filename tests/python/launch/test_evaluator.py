@@ -14,6 +14,8 @@ import torch
 from ciranda.errors import CirandaError, InvalidArgumentError
 from ciranda.torch import ps
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 # Each step adds to the weight, so that its value tells the pushes.
 PROGRAM = """
 import os, sys, time, torch, ciranda.torch as cr

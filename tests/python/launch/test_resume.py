@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 STEPS = 60
 PROGRAM = """
 import json, torch, ciranda.torch as cr

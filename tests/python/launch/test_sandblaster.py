@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from ciranda.torch.ps import sandblaster
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 SAMPLES = 400
 
 

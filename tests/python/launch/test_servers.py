@@ -121,6 +121,7 @@ def test_a_worker_that_is_killed_once_its_program_has_ended_has_done_its_work(la
     ("number", "words"),
     [("SIGKILL", "Killed, SIGKILL (9)"), ("SIGTERM", "Terminated, SIGTERM (15)")],
 )
+@pytest.mark.usefixtures("warm_start")
 def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path, number, words):
     """Its lines go on under its name, and so does its state, which is gone with the job."""
     text = KILL_SERVER_1.replace("time.sleep(300)", "time.sleep(0.1)").replace("SIGKILL", number)
@@ -154,6 +155,7 @@ def test_a_killed_server_that_keeps_its_state_comes_back(launcher, tmp_path, num
     assert not list(state.glob("*/*"))
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_a_server_that_is_ended_and_kept_nothing_ends_the_job_at_once(launcher, tmp_path):
     training = "import torch, ciranda.torch as cr\ncr.init()\n" + KILL_SERVER_1.replace(
         "SIGKILL", "SIGTERM"
@@ -169,6 +171,7 @@ def test_a_server_that_is_ended_and_kept_nothing_ends_the_job_at_once(launcher, 
         assert missed + end in done.stderr
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_a_state_of_another_job_is_refused(launcher, tmp_path):
     training = (
         "import torch, ciranda.torch as cr\n"
@@ -242,6 +245,7 @@ def test_who_is_killed_after_his_program_has_ended_fails_no_job(launcher):
     assert "ValueError: at the end" in done.stderr
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_nobody_is_started_again_for_servers_that_have_ended(launcher):
     left = (
         "cr.shutdown()\n"

@@ -11,6 +11,8 @@ import pytest
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch import ps
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 # Each push takes 1 from x.
 PROGRAM = """
 import os, signal, sys, torch, ciranda.torch as cr
