@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
 from net.fixtures import make_network  # noqa: F401 - real hosts, as far as ssh can tell
@@ -99,12 +101,7 @@ def compare(tmp_path: Path) -> Compare:
     """`ciranda compare`, in the test's folder."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "ciranda", "compare", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
+        command = ["-m", "ciranda", "compare", *arguments]
+        return warm.run(command, env=os.environ, cwd=tmp_path, timeout=600)
 
     return run
