@@ -7,10 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
+
+import warm
 
 
 class RoleJob:
@@ -22,16 +24,21 @@ class RoleJob:
         self.printed: list[tuple[float, str]] = []  # lines, and how many seconds after the start
         self._said: list[str] = []
         self._began = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ciranda", "run", "--verbose", *arguments],
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        null = os.open(os.devnull, os.O_RDONLY)
+        pipes = [os.pipe(), os.pipe()]
+        writers = [write for _, write in pipes]
+        self._process = warm.Process(
+            ["-m", "ciranda", "run", "--verbose", *arguments],
+            os.environ,
+            Path.cwd(),
+            streams=(null, writers[0], writers[1]),
         )
+        for fd in (null, *writers):
+            os.close(fd)
+        stdout, stderr = (os.fdopen(read, errors="replace") for read, _ in pipes)
         self._readers = [
-            threading.Thread(target=self._read_output, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True),
+            threading.Thread(target=self._read_output, args=(stdout,), daemon=True),
+            threading.Thread(target=self._read_errors, args=(stderr,), daemon=True),
         ]
         for reader in self._readers:
             reader.start()

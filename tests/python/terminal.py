@@ -10,6 +10,8 @@ import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import warm
+
 
 class Screen:
     """What was written, and what a terminal would show for it."""
@@ -43,20 +45,30 @@ class Screen:
 
 
 def run_in_terminal(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], columns: int = 80
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    columns: int = 80,
+    *,
+    is_warm: bool = False,
 ) -> tuple[str, int]:
-    """Everything that the command showed on a terminal, and its exit code."""
+    """Everything that the command showed on a terminal, and its exit code. `is_warm`: the command
+    is of this Python and starts with torch imported, see warm.py."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, columns))
-    process = subprocess.Popen(
-        command,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        cwd=folder,
-        env=environment,
-        start_new_session=True,
-    )
+    process: subprocess.Popen[bytes] | warm.Process
+    if is_warm:
+        process = warm.Process(command[1:], environment, folder, streams=(slave, slave, slave))
+    else:
+        process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
     os.close(slave)
     shown = b""
     while True:

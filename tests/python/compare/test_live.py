@@ -81,7 +81,7 @@ def test_a_terminal_shows_system_round_epoch_and_step(made_up: Path) -> None:
     study.write_text(study.read_text().replace("epochs = 2, epoch_s = 0.2", "epochs = 1"))
     command = [sys.executable, "-m", "ciranda", "compare", "--study", "study.toml", "--quick"]
     command += ["--systems", "one", "--ranks", "1", "--rounds", "1", "--epoch", "1.5"]
-    seen, code = run_in_terminal(command, made_up, os.environ)
+    seen, code = run_in_terminal(command, made_up, os.environ, is_warm=True)
     assert code == 0, seen
     assert "[1/1] one, small-mlp, 1 rank, round 1: starting, 0 s" in seen
     assert "[1/1] one, small-mlp, 1 rank, round 1: epoch 1 of 1, step 1 of " in seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from idx_files import write_small_data_set
 from torch.utils.data import DistributedSampler
 
@@ -71,9 +73,7 @@ def run_job(
 ) -> dict[str, Any]:
     job = [str(example_file), "--data", str(data), "--json", str(curve)]
     options = ["--epochs", "3", "--threads", "1", "--batch-size", "32", *more]
-    result = subprocess.run(
-        [sys.executable, *launcher, *job, *options], capture_output=True, text=True, check=False
-    )
+    result = warm.run([*launcher, *job, *options], env=os.environ, cwd=curve.parent, timeout=100)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "| epoch |" in result.stdout
     parsed: dict[str, Any] = json.loads(curve.read_text())

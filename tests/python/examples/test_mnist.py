@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from idx_files import write_small_data_set
 
 
@@ -16,9 +16,8 @@ def test_the_short_example_learns(example_file: Path, tmp_path: Path, ranks: int
     data = write_small_data_set(tmp_path, train=1600, test=203)
     launcher = ["-m", "ciranda", "run", "-np", str(ranks)] if ranks > 1 else []
     example = example_file.with_name("mnist.py")
-    result = subprocess.run(
-        [sys.executable, *launcher, str(example), str(data)], capture_output=True, text=True
-    )
+    program = [*launcher, str(example), str(data)]
+    result = warm.run(program, env=os.environ, cwd=tmp_path, timeout=100)
     assert result.returncode == 0, result.stdout + result.stderr
     said = re.findall(r"epoch (\d): (\d+\.\d\d) % of the test images are right", result.stdout)
     assert [epoch for epoch, _ in said] == ["1", "2", "3"]

@@ -29,7 +29,7 @@ def show_on_terminal(launcher: list[str], example_file: Path, folder: Path) -> s
     command = [sys.executable, *launcher, str(example_file), *options]
     environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
     environment |= {"TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
-    shown, code = run_in_terminal(command, folder, environment, columns=100)
+    shown, code = run_in_terminal(command, folder, environment, 100, is_warm=True)
     assert code == 0, shown
     return shown
 
