@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from ranks import clean_environment
 from slurm_cluster import SlurmCluster, skip_where_missing
 
@@ -69,18 +70,19 @@ class Starters:
         return self.found()
 
     def run_as_it_is(self, *command: str, environment: dict[str, str] | None = None) -> None:
-        done = subprocess.run(
-            command,
-            env={
-                **clean_environment(),
-                "XDG_RUNTIME_DIR": str(self.runtime_dir),
-                **(environment or {}),
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        told = clean_environment() | {"XDG_RUNTIME_DIR": str(self.runtime_dir)}
+        told |= environment or {}
+        if command[0] == sys.executable:  # torchrun, whose ranks are then warm too
+            done = warm.run(command[1:], env=told, cwd=self.folder, timeout=100)
+        else:
+            done = subprocess.run(
+                command,
+                env=told,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=100,
+            )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def found(self, folder: str = ".") -> list[Any]:
