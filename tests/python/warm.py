@@ -77,6 +77,10 @@ class Process:
     def returncode(self) -> int | None:
         return self._process.returncode
 
+    def said(self) -> str:
+        """Returns what it has written so far, first that to stdout."""
+        return "".join(path.read_text(errors="replace") for path in self._outputs)
+
     def communicate(self, timeout: float = 60) -> tuple[str, str]:
         """Waits for its end; returns what it wrote to stdout and stderr."""
         self.wait(timeout)

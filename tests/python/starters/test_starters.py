@@ -168,7 +168,7 @@ hvd.shutdown()
 def test_torchrun_goes_on_with_more_and_with_fewer_ranks(starters: Starters) -> None:
     """Two agents on this host stand for two hosts; the first one has torchrun's store."""
     starters.script.write_text(RESIZED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
+    command = ["-m", "torch.distributed.run", "--max-restarts=1"]
     command += ["--nnodes=1:2", "--nproc-per-node=1", "--local-addr=127.0.0.1"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
     environment = clean_environment() | {
@@ -177,21 +177,17 @@ def test_torchrun_goes_on_with_more_and_with_fewer_ranks(starters: Starters) -> 
         # Without it, torchrun 2.15 waits in vain for an address when an agent has joined.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    said = starters.folder / "said"
-    agents: list[subprocess.Popen[bytes]] = []
+    agents: list[warm.Process] = []
 
     def start(is_host: bool) -> None:
         store = f"--rdzv-conf=last_call_timeout=1,is_host={is_host}"
         rank = [str(starters.script), str(starters.folder)]
-        with said.open("ab") as log:
-            agents.append(
-                subprocess.Popen([*command, store, *rank], env=environment, stdout=log, stderr=log)
-            )
+        agents.append(warm.Process([*command, store, *rank], environment, starters.folder))
 
     def wait_for(*names: str) -> None:
         deadline = time.monotonic() + 100
         while not all((starters.folder / name).exists() for name in names):
-            assert time.monotonic() < deadline and agents[0].poll() is None, said.read_text()
+            assert time.monotonic() < deadline and agents[0].poll() is None, agents[0].said()
             time.sleep(0.05)
 
     try:
@@ -200,10 +196,10 @@ def test_torchrun_goes_on_with_more_and_with_fewer_ranks(starters: Starters) -> 
         start(is_host=False)
         wait_for("0-of-2", "1-of-2")
         agents[1].send_signal(signal.SIGTERM)
-        assert agents[0].wait(timeout=100) == 0, said.read_text()
+        assert agents[0].wait(timeout=100) == 0, agents[0].said()
     finally:
         for agent in agents:
-            agent.terminate()  # and with it its rank
+            agent.send_signal(signal.SIGTERM)  # and with it its rank
             agent.wait(timeout=60)
     assert starters.found() == [[0, 1, 1.0]]
 
