@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 import ranks
 
 from ciranda.launch.run import process_tree
+from ciranda.netns import namespace
 
 _execute_for_real = os.execve
 _fork_and_execute_for_real = subprocess._fork_exec  # type: ignore[attr-defined]
@@ -107,6 +108,13 @@ def run(
         raise
     code = process.wait()
     return subprocess.CompletedProcess(process.args, code, stdout, stderr)
+
+
+def on_host(
+    host: namespace.Namespace, arguments: Sequence[str], env: Mapping[str, str]
+) -> ranks.OnHost:
+    """Starts a warm program in a machine of a test network."""
+    return ranks.OnHost(host, _begin, [[sys.executable, *arguments], os.getcwd()], env)
 
 
 # --- within a warm process -----------------------------------------------------------------------

@@ -4,16 +4,15 @@ ranks meet, from the wrong variable."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from host_ranks import outputs
 
 from ciranda.measure.hosts import make_key
@@ -45,16 +44,10 @@ def test_torchrun_on_two_hosts_trains(
     names = tmp_path / "hosts"
     names.write_text("127.0.0.1 localhost\n127.0.1.1 node0\n")
     network.hosts[0].check(["mount", "--bind", str(names), "/etc/hosts"])
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    command = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
     command += ["--master-addr=node0"]
     processes = [
-        host.popen(
-            [*command, f"--node-rank={host.index}", *RANK],
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        warm.on_host(host, [*command, f"--node-rank={host.index}", *RANK], environment)
         for host in network.hosts
     ]
     assert_trained(outputs(processes), 4)
