@@ -53,7 +53,7 @@ chosen: Backend = OURS  # of the ranks that are started next; a fixture sets it
 _FOLDER = "CIRANDA_TEST_FOLDER"  # where a rank leaves its value and marks
 _SOURCE = str(Path(__file__).resolve().parents[2] / "python")
 _GRACE_S = 2.0  # between the request for stack traces and SIGKILL
-_ROOM = {"CIRANDA_TEST_ROOM": "-" * 30_000}  # for the environments of warm programs, see warm.py
+_ROOM = {"CIRANDA_TEST_ROOM": "-" * 100_000}  # for the environments of warm programs, see warm.py
 
 # Nobody else's variables may tell a rank its place.
 _PREFIXES = ("CIRANDA_", "HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
