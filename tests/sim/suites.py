@@ -724,6 +724,304 @@ _OF_PARAMETER_SERVER = (
     ),
 )
 
+_OF_MEMBERSHIP = (
+    Mutant(
+        "begins_with_as_few_as_it_goes_on_with",
+        "return std::max(options_.min_np, possible);",
+        "return options_.min_np;",
+    ),
+    Mutant(
+        "forgets_the_first_member",
+        "if (process.is_member()) members.push_back(incarnation);",
+        "if (process.is_member() && process.place > 0) members.push_back(incarnation);",
+    ),
+    Mutant(
+        "sends_an_epoch_before_the_killed_are_reaped",  # I32
+        "if (enough && !is_reaping()) return",
+        "if (enough) return",
+    ),
+    Mutant(
+        "grows_before_the_epoch_has_formed",
+        "if (!is_formed_ || is_reaping() || room()",
+        "if (is_reaping() || room()",
+    ),
+    Mutant(
+        "grows_while_members_are_at_their_end",  # I34
+        "if (!since) return",
+        "if (true) return",
+    ),
+    Mutant(
+        "never_grows",
+        "send_epoch(/*planned=*/true);",
+        "",
+    ),
+    Mutant(
+        "says_that_a_planned_epoch_is_urgent",
+        "encode(NewEpoch{.number = epoch_, .planned = planned, .members = members_})",
+        "encode(NewEpoch{.number = epoch_, .members = members_})",
+    ),
+    Mutant(
+        "believes_an_end_of_an_older_epoch",
+        "process.at_end = process.formed == epoch_;",
+        "process.at_end = true;",
+    ),
+    Mutant(
+        "keeps_an_end_in_the_next_epoch",
+        "processes_.at(each).at_end = false;",
+        "",
+    ),
+    Mutant(
+        "lets_all_leave_when_one_is_at_its_end",
+        "if (!process.at_end) return false;",
+        "if (!process.at_end) continue;",
+    ),
+    Mutant(
+        "leaves_spares_to_themselves",
+        "} else { kill(incarnation, process); }",
+        "}",
+    ),
+    Mutant(
+        "ends_before_all_are_reaped",
+        "if (is_over_) { if (processes_.empty()) end(",
+        "if (is_over_) { if (processes_.size() == 1) processes_.clear(), end(",
+    ),
+    Mutant(
+        "goes_on_where_nobody_holds_the_state",  # I6
+        "if (has_state_ && !somebody_holds_state()) return",
+        "if (false) return",
+    ),
+    Mutant(
+        "takes_each_member_for_a_holder",  # I6
+        "return each.second.is_member() && each.second.holds_state();",
+        "return each.second.is_member();",
+    ),
+    Mutant(
+        "takes_an_old_epoch_for_the_newest",
+        "process.formed = message.epoch;",
+        "process.formed = epoch_;",
+    ),
+    Mutant(
+        "does_not_count_starts",
+        "if (starts_left_ > 0) --starts_left_;",
+        "",
+    ),
+    Mutant(
+        "starts_nothing_again",
+        "start_one(process.slot);",
+        "",
+    ),
+    Mutant(
+        "starts_a_wrong_script_for_ever",
+        "++fruitless_ > kFruitlessStartsMax",
+        "++fruitless_ < 0",
+    ),
+    Mutant(
+        "does_not_forget_starts_that_failed",
+        "fruitless_ = 0;",
+        "",
+    ),
+    Mutant(
+        "starts_again_what_fails_at_once",
+        "if (how == ExitKind::kError && !has_state_) return",
+        "if (false) return",
+    ),
+    Mutant(
+        "does_not_notice_that_a_member_is_gone",
+        "if (gone.stage == Stage::kMember) lose(incarnation, gone, how, now_ns);",
+        "",
+    ),
+    Mutant(
+        "gives_a_newcomer_a_place_that_is_taken",
+        "return places_given_++;",
+        "return places_given_;",
+    ),
+    Mutant(
+        "takes_the_last_slot_first",
+        "return processes_.at(each).slot;",
+        "return -processes_.at(each).slot;",
+    ),
+    Mutant(
+        "takes_more_members_than_there_is_room_for",
+        "newcomers.resize(std::min(newcomers.size(), static_cast<std::size_t>(room())));",
+        "",
+    ),
+    Mutant(
+        "waits_for_members_for_ever",
+        "if (late && now_ns >= *late) return end(EndReason::kTooFewRanks);",
+        "",
+    ),
+    Mutant(
+        "gives_up_one_too_early",
+        "count(&Process::may_be_member) < options_.min_np;",
+        "count(&Process::may_be_member) <= options_.min_np;",
+    ),
+    Mutant(
+        "takes_one_program_without_a_loop_for_all",
+        "return epoch_ == 0 && done_ >= options_.np;",
+        "return epoch_ == 0 && done_ > 0;",
+    ),
+    Mutant(
+        "forgives_an_error_at_the_end",
+        "if (how == ExitKind::kError) end(EndReason::kFailed, incarnation);",
+        "",
+    ),
+    Mutant(
+        "listens_after_the_end",
+        "if (has_ended_ || is_over_ || found == processes_.end())",
+        "if (has_ended_ || found == processes_.end())",
+    ),
+    Mutant(
+        "tolerates_nonsense",
+        "evict(incarnation, process, now_ns);",
+        "",
+    ),
+    Mutant(
+        "takes_the_place_that_was_vacated_first",
+        "const int place = vacated_.back().place; vacated_.pop_back();",
+        "const int place = vacated_.front().place; vacated_.erase(vacated_.begin());",
+    ),
+    Mutant(
+        "lets_all_leave_although_a_rank_was_lost",  # I34
+        "if (room() == 0) return let_all_leave();",
+        "return let_all_leave();",
+    ),
+    Mutant(
+        "counts_ranks_at_the_end_of_the_latest",  # I34
+        "since = std::min(since.value_or(epoch_), process.end_since);",
+        "since = std::max(since.value_or(0), process.end_since);",
+    ),
+    Mutant(
+        "forgets_who_has_left_its_last_loop",  # I34
+        "if (process.end_since == 0) continue;",
+        "if (!process.at_end) continue;",
+    ),
+    Mutant(
+        "forgets_the_epoch_in_which_a_loop_was_left",  # I34
+        "epochs_.lower_bound(oldest)",
+        "epochs_.lower_bound(epoch_)",
+    ),
+    Mutant(
+        "misses_a_rank_for_ever",
+        "const bool is_late = now_ns >= *deadline_of_finishing();",
+        "const bool is_late = false;",
+    ),
+    Mutant(
+        "misses_a_rank_that_nobody_can_replace",
+        "count(&Process::may_be_member) == count(&Process::is_member);",
+        "false;",
+    ),
+    Mutant(
+        "gives_a_rank_up_before_it_is_reaped",
+        "if (!is_late && (!in_vain || is_reaping())) return;",
+        "if (!is_late && !in_vain) return;",
+    ),
+    Mutant(
+        "takes_the_first_to_form_for_all",
+        "has_state_ = has_state_ || by_all;",
+        "has_state_ = true;",
+    ),
+    Mutant(
+        "forgets_who_has_formed_and_is_gone",  # I6
+        "has_state_ = has_state_ || by_all;",
+        "has_state_ = has_state_ || (by_all && message.epoch == epoch_ && !waits());",
+    ),
+    Mutant(
+        "does_not_hear_that_the_doomed_have_formed",  # I6
+        "hear_doomed(process, message, now_ns);",
+        "",
+    ),
+    Mutant(
+        "redoes_a_step_that_fails_for_ever",
+        "progress_.losses > kLossesAtOneStepMax || progress_.errors > kErrorsAtOneStepMax",
+        "progress_.losses > kLossesAtOneStepMax",
+    ),
+    Mutant(
+        "redoes_a_step_that_kills_for_ever",
+        "progress_.losses > kLossesAtOneStepMax || progress_.errors > kErrorsAtOneStepMax",
+        "progress_.errors > kErrorsAtOneStepMax",
+    ),
+    Mutant(
+        "takes_each_loss_for_an_error",
+        "if (how == ExitKind::kError) ++progress_.errors;",
+        "++progress_.errors;",
+    ),
+    Mutant(
+        "does_not_see_that_steps_are_made",
+        "if (message.step > progress_.step) progress_ = {.step = message.step};",
+        "",
+    ),
+    Mutant(
+        "takes_each_epoch_for_progress",
+        "if (message.step > progress_.step) progress_",
+        "progress_",
+    ),
+    Mutant(
+        "tolerates_silence",
+        "evict(each, processes_.at(each), now_ns);",
+        "",
+    ),
+    Mutant(
+        "does_not_wait_for_the_evicted",
+        "kill(incarnation, process); if (process.stage == Stage::kMember) begin_waiting(now_ns);",
+        "kill(incarnation, process);",
+    ),
+    Mutant(
+        "ends_leases_too_early",
+        "if (now_ns - heard_at_ns >= lease_ns_)",
+        "if (now_ns - heard_at_ns >= lease_ns_ / 2)",
+    ),
+    Mutant(
+        "hears_nobody_and_blames_the_processes",
+        "if (stood_still) heard_at_ns = now_ns;",
+        "(void)stood_still;",
+    ),
+    Mutant(
+        "always_takes_itself_for_the_silent_one",
+        "const bool stood_still = now_ns > looked_at_ns_ + lease_ns_ / 2;",
+        "const bool stood_still = true;",
+    ),
+    Mutant(
+        "begins_a_lease_without_a_beat",
+        "if (is_beat || heard_at_ns_.contains(incarnation))",
+        "",
+    ),
+    Mutant(
+        "looks_for_the_silent_too_rarely",
+        "return looked_at_ns_ + std::max<std::uint64_t>(1, lease_ns_ / 4);",
+        "return looked_at_ns_ + lease_ns_;",
+    ),
+    Mutant(
+        "keeps_the_lease_of_the_killed",
+        "if (std::exchange(process.killed, true)) return; leases_.close(incarnation);",
+        "if (std::exchange(process.killed, true)) return;",
+    ),
+    Mutant(
+        "tells_a_loss_twice",
+        ".lost = std::exchange(lost_, {})",
+        ".lost = lost_",
+    ),
+    Mutant(
+        "recovers_from_the_oldest_state",  # I6
+        "standings[rank].moment > standings[*newest].moment",
+        "standings[rank].moment < standings[*newest].moment",
+    ),
+    Mutant(
+        "recovers_from_a_newcomer",  # I6
+        "if (!standings[rank].holds_state) continue;",
+        "",
+    ),
+    Mutant(
+        "gives_a_rank_that_is_one_behind_nothing",  # I6
+        "} else if (standing.moment < plan.moment) {",
+        "} else if (standing.moment + 1 < plan.moment) {",
+    ),
+    Mutant(
+        "gives_newcomers_nothing",
+        "plan.newcomers.push_back(static_cast<Rank>(rank));",
+        "",
+    ),
+)
+
 
 SUITES = (
     Suite(
@@ -758,6 +1056,7 @@ SUITES = (
         _OF_PARAMETER_SERVER,
         filter="ParameterServer*",
     ),
+    Suite("membership", ("sim/member_*.cc",), _OF_MEMBERSHIP, filter="Member*"),
 )
 
 ALL = [(suite, mutant) for suite in SUITES for mutant in suite.mutants]

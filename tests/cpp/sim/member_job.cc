@@ -1,0 +1,1069 @@
+#include "sim/member_job.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/member/arbiter.h"
+#include "core/member/recovery.h"
+#include "sim/violation.h"
+
+namespace ciranda::sim {
+namespace {
+
+using member::AtEnd;
+using member::Beat;
+using member::EndReason;
+using member::EpochNumber;
+using member::ExitKind;
+using member::Formed;
+using member::FromRank;
+using member::Incarnation;
+using member::NewEpoch;
+using member::News;
+using member::NewsKind;
+using member::Ready;
+
+constexpr std::size_t kEventsMax = 20'000;  // of a job; the longest takes some thousand
+constexpr int kFruitlessMax = 10;
+constexpr int kLossesAtOneStepMax = 10;
+constexpr int kErrorsAtOneStepMax = 2;
+constexpr std::uint64_t kBeat = 25;
+constexpr std::uint64_t kForever = 1'000'000;
+
+// What is done at a moment of the program: the samples of a block, or none at the end of a pass.
+struct Block {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  EpochNumber epoch = 0;  // 0: the end of a pass, which each rank reaches by itself
+  bool operator==(const Block&) const = default;
+};
+
+// What training changes, and how it came about.
+struct TrainingState {
+  std::vector<Block> history;  // by moment
+  std::uint64_t moment() const { return history.size(); }
+  std::uint64_t consumed() const { return history.empty() ? 0 : history.back().end; }
+};
+
+enum class Phase : std::uint8_t {
+  kStarting,
+  kWaiting,     // for its first epoch
+  kMeeting,     // waits for the other members
+  kRecovering,  // gets the newest state
+  kTraining,
+  kBroken,  // its World has failed; it waits for the next epoch
+  kTail,    // its program has left its last loop, and does what comes after it
+  kAtEnd,
+  kLeaving
+};
+
+// A process, as a real one behaves, and what the arbiter has been told of it.
+struct SimRank {
+  Incarnation id = 0;
+  int slot = 0;
+  bool alive = true;
+  Phase phase = Phase::kStarting;
+  bool beats = false;
+  std::uint64_t paused_until = 0;
+  std::uint64_t spoke_at = 0;                 // when it sent its latest message
+  std::uint64_t resumed_at = 0;               // when it last did so after a silence
+  std::deque<std::vector<std::byte>> outbox;  // sent, and not read by the launcher
+  std::uint64_t up_at = 0;                    // when its latest message can be read
+  std::uint64_t down_at = 0;                  // when the latest message to it arrives
+  std::deque<member::FromArbiter> inbox;
+  bool holds = false;
+  TrainingState state;
+  EpochNumber epoch = 0;            // the World that it is in
+  std::optional<NewEpoch> pending;  // a newer one that it has heard of
+  bool is_world_broken = false;     // and it has noticed
+  std::uint64_t waits_for = 0;      // the moment whose collective it waits for; 0: none
+  EpochNumber left_loop_in = 0;     // 0: it is before its last loop, or in it
+  std::uint64_t tail_left = 0;      // of what comes after the loop
+
+  struct Told {
+    bool ready = false;
+    EpochNumber formed = 0;
+    EpochNumber at_end = 0;
+    EpochNumber end_since = 0;
+    std::optional<std::uint64_t> heard_at;  // from its first Beat on
+    bool done = false;                      // at its end without having been a member
+    bool killed = false;
+    bool reaped = false;
+    bool was_member = false;
+  } told = {};
+  bool is_there() const { return !told.reaped && !told.killed; }
+};
+
+struct SimWorld {
+  NewEpoch epoch;
+  std::set<int> places;          // of its members
+  std::set<Incarnation> formed;  // those that have said so
+  std::set<Incarnation> met;
+  bool broken = false;  // a member has died or left
+  std::optional<member::RecoveryPlan> plan;
+  TrainingState newest;  // of the source, when the plan was made
+  std::map<std::uint64_t, std::map<Incarnation, Block>> given;  // by moment
+  bool has_failed = false;  // a rank has died of the block that cannot be done
+};
+
+class MemberJob {
+ public:
+  MemberJob(std::uint64_t seed, MemberCoverage& coverage)
+      : random_(seed), seen_(coverage), options_(random_options()), arbiter_(options_) {
+    faults_left_ = chance(5) ? 0 : 1 + upto(8);
+    fault_rate_ = 10 + upto(60);
+    fails_at_start_ = !chance(10) ? 0 : chance(3) ? 95 : 40;
+    fails_by_error_ = chance(2);
+    boots_slowly_ = chance(6);
+    has_no_loop_ = chance(30);
+    if (chance(12)) bad_moment_ = 1 + upto(4);
+    dies_by_error_ = chance(2);
+    tail_ = chance(2) ? 0 : upto(6);
+    batch_ = 1 + upto(2);
+    pass_samples_ = 5 + upto(60);
+    passes_ = 1 + upto(1);
+  }
+
+  void play() {
+    ++seen_.jobs;
+    if (has_no_loop_) ++seen_.without;
+    waiting_since_ = now_;
+    perform(arbiter_.start(now_));
+    for (std::size_t count = 0; !ended_; ++count) {
+      require(!events_.empty(), "everybody waits for ever");
+      require(count < kEventsMax, "the job does not come to an end");
+      const auto next = events_.begin();
+      now_ = next->first.first;
+      const auto event = std::move(next->second);
+      events_.erase(next);
+      event();
+    }
+    require(arbiter_.tick(now_ + 1'000'000).empty() && !arbiter_.deadline(),
+            "something follows the end");
+  }
+
+  const std::string& log() const { return log_; }
+
+ private:
+  // --- Chance and time ---
+
+  std::uint64_t upto(std::uint64_t most) {
+    return std::uniform_int_distribution<std::uint64_t>(0, most)(random_);
+  }
+  bool chance(std::uint64_t one_in) { return upto(one_in - 1) == 0; }
+
+  member::ArbiterOptions random_options() {
+    member::ArbiterOptions options;
+    options.np = static_cast<int>(1 + upto(4));
+    options.min_np = static_cast<int>(1 + upto(static_cast<std::uint64_t>(options.np) - 1));
+    options.max_np = options.np + static_cast<int>(chance(2) ? 0 : upto(2));
+    options.spares = static_cast<int>(chance(2) ? 0 : upto(2));
+    options.reset_limit = chance(4) ? static_cast<int>(upto(3)) : -1;
+    options.elastic_timeout_ns = chance(3) ? 30 + upto(200) : 3'000;
+    options.start_timeout_ns = chance(3) ? 30 + upto(200) : 3'000;
+    const std::uint64_t lease = chance(2) ? 120 + upto(80) : 320 + upto(200);
+    options.lease_ns = chance(2) ? 0 : lease;  // shorter and longer than pauses
+    return options;
+  }
+
+  void after(std::uint64_t delay, std::function<void()> event) {
+    events_.emplace(std::pair(now_ + delay, ++event_count_), std::move(event));
+  }
+  // What a rank does itself, which a pause delays and a death prevents.
+  void after(std::uint64_t delay, Incarnation id, std::function<void(SimRank&)> event,
+             bool is_risky = true) {
+    after(delay, [this, id, event = std::move(event), is_risky] {
+      SimRank& rank = ranks_.at(id);
+      if (!rank.alive) return;
+      if (rank.paused_until > now_) return after(rank.paused_until - now_, id, event, is_risky);
+      if (is_risky) maybe_fault(rank);
+      if (rank.alive && rank.paused_until <= now_) return event(rank);
+      if (rank.alive) after(rank.paused_until - now_, id, event, is_risky);
+    });
+  }
+  // What the launcher does, which it does later if it stands still.
+  void at_launcher(std::uint64_t delay, std::function<void()> event) {
+    after(delay, [this, event = std::move(event)] {
+      if (stalled_until_ > now_) return at_launcher(stalled_until_ - now_, event);
+      event();
+    });
+  }
+
+  void say(const std::string& what) { log_ += std::to_string(now_) + ": " + what + "\n"; }
+  static std::string name(Incarnation id) { return "#" + std::to_string(id); }
+  static std::string names(const std::vector<Incarnation>& ids) {
+    std::string text;
+    for (const Incarnation id : ids) text += " " + name(id);
+    return text;
+  }
+
+  // --- Faults ---
+
+  void maybe_fault(SimRank& acting) {
+    if (faults_left_ == 0 || !chance(fault_rate_)) return;
+    std::vector<Incarnation> alive;
+    for (const auto& [id, rank] : ranks_) {
+      if (rank.alive) alive.push_back(id);
+    }
+    SimRank& rank = chance(2) ? acting : ranks_.at(alive[upto(alive.size() - 1)]);
+    --faults_left_;
+    switch (upto(11)) {
+      case 0:
+      case 1:
+        return pause(rank);
+      case 2:
+        stalled_until_ = now_ + upto(300);
+        return say("the launcher stands still until " + std::to_string(stalled_until_));
+      case 3:
+        return send_up(rank, std::vector<std::byte>(1 + upto(3), std::byte{0xee}));
+      case 4:
+        return die(rank, ExitKind::kError);
+      case 5:
+        if (chance(4)) return die(rank, ExitKind::kClean);
+        [[fallthrough]];
+      default:
+        return die(rank, ExitKind::kSignal);
+    }
+  }
+
+  // Only a lease ends a pause for ever.
+  void pause(SimRank& rank) {
+    const bool has_lease = options_.lease_ns > 0 && rank.told.heard_at && !over_;
+    const std::uint64_t length = has_lease && chance(3) ? kForever : upto(300);
+    rank.paused_until = std::max(rank.paused_until, now_ + length);
+    say(name(rank.id) + " pauses until " + std::to_string(rank.paused_until));
+    if (!has_lease || length < kBeat) return;
+    after(length, [this, id = rank.id] {
+      if (ranks_.at(id).alive && ranks_.at(id).is_there()) ++seen_.outlasted_pauses;
+    });
+  }
+
+  void die(SimRank& rank, ExitKind how) {
+    constexpr const char* kHow[] = {"ends", "fails", "is killed"};
+    say(name(rank.id) + " " + kHow[static_cast<std::size_t>(how)]);
+    rank.alive = false;
+    if (rank.epoch != 0) break_world(rank.epoch, rank.id);
+    at_launcher(upto(20), [this, id = rank.id, how] { reap(id, how); });
+  }
+
+  void reap(Incarnation id, ExitKind how) {
+    SimRank& rank = ranks_.at(id);
+    for (const auto& [each, other] : ranks_) {
+      while (!ended_ && !ranks_.at(each).outbox.empty()) hear(ranks_.at(each));
+    }
+    if (ended_) return;
+    say(name(id) + " is reaped");
+    const bool is_lost = is_member(id) && !over_;
+    if (!over_ && !rank.told.was_member && how == ExitKind::kClean && !rank.told.done) {
+      rank.told.done = true;
+      ++done_;
+    }
+    const bool fruitless =
+        rank.told.formed == 0 && (rank.told.was_member || !rank.told.ready) && !rank.told.done;
+    if (fruitless && !over_) ++fruitless_;
+    rank.told.reaped = true;
+    last_exit_ = id;
+    last_exit_kind_ = how;
+    if (is_lost) {
+      lose();
+      const auto place = std::ranges::find(epoch_.members, id) - epoch_.members.begin();
+      lost_.push_back({.incarnation = id, .rank = static_cast<Rank>(place)});
+      vacated_.push_back(place_of(id));
+      ++losses_;
+      errors_ += how == ExitKind::kError ? 1 : 0;
+      if (rank.phase == Phase::kTail) ++seen_.lost_in_tail;
+      if (!has_state_) ++seen_.lost_before_state;
+    }
+    const bool fails_late = over_ && is_member(id) && !rank.told.killed && how == ExitKind::kError;
+    const bool fails_early = !over_ && !has_state_ && how == ExitKind::kError;
+    const bool may_start = options_.reset_limit < 0 || starts_again_ < options_.reset_limit;
+    const bool is_replaced = !over_ && !rank.told.done && may_start && !program_is_done();
+    const auto started = ranks_.size();
+    look();
+    perform(arbiter_.exited(id, how, now_));
+    require(ended_ || (!fails_late && !fails_early), "a failure does not end the job");
+    require(ended_ || fruitless_ <= kFruitlessMax, "a wrong script is started for ever");
+    require(ended_ || !is_stuck(), "a step is redone for ever");
+    require(ended_ || over_ || (ranks_.size() > started) == is_replaced,
+            "a lost process is not started again, or one that is done is");
+  }
+
+  bool is_stuck() const { return losses_ > kLossesAtOneStepMax || errors_ > kErrorsAtOneStepMax; }
+
+  void lose() {
+    lost_since_epoch_ = true;
+    if (!waiting_since_) waiting_since_ = now_;
+  }
+
+  // --- Messages ---
+
+  void send_up(SimRank& rank, std::vector<std::byte> bytes) {
+    if (now_ > rank.spoke_at + 2 * kBeat) rank.resumed_at = now_;
+    rank.spoke_at = now_;
+    rank.outbox.push_back(std::move(bytes));
+    rank.up_at = std::max(rank.up_at, now_ + upto(15));
+    at_launcher(rank.up_at - now_, [this, id = rank.id] {
+      if (!ranks_.at(id).outbox.empty()) hear(ranks_.at(id));
+    });
+  }
+  void send_up(SimRank& rank, const FromRank& message) { send_up(rank, encode(message)); }
+
+  void hear(SimRank& rank) {
+    const std::vector<std::byte> bytes = std::move(rank.outbox.front());
+    rank.outbox.pop_front();
+    const auto message = member::decode_from_rank(bytes);
+    if (!over_ && !rank.told.reaped) {
+      look();
+      if (!rank.told.killed) {
+        note(rank, message);
+      } else if (message.ok() && std::holds_alternative<Formed>(message.value())) {
+        note_formed(rank, std::get<Formed>(message.value()));
+      }
+    }
+    perform(arbiter_.said(rank.id, bytes, now_));
+  }
+
+  // Notes what the arbiter hears, by the rules alone.
+  void note(SimRank& rank, const Result<FromRank>& message) {
+    if (!message.ok()) {
+      ++seen_.bad_messages;
+      must_kill_.insert(rank.id);
+      if (is_member(rank.id)) lose();
+      return;
+    }
+    if (std::holds_alternative<Beat>(message.value()) || rank.told.heard_at) {
+      rank.told.heard_at = now_;
+    }
+    if (std::holds_alternative<Ready>(message.value())) rank.told.ready = true;
+    if (const auto* formed = std::get_if<Formed>(&message.value())) note_formed(rank, *formed);
+    if (const auto* end = std::get_if<AtEnd>(&message.value())) note_end(rank, *end);
+  }
+
+  void note_formed(SimRank& rank, const Formed& message) {
+    rank.told.formed = message.epoch;
+    SimWorld& world = worlds_.at(message.epoch);
+    world.formed.insert(rank.id);
+    if (world.formed.size() == world.epoch.members.size() && !has_state_) {
+      has_state_ = true;
+      const bool all_live = std::ranges::all_of(
+          world.epoch.members, [&](Incarnation id) { return ranks_.at(id).is_there(); });
+      if (!all_live || message.epoch != epoch_.number) ++seen_.state_of_the_lost;
+    }
+    fruitless_ = 0;
+    if (message.step <= step_) return;
+    step_ = message.step;
+    losses_ = errors_ = 0;
+  }
+
+  void note_end(SimRank& rank, const AtEnd& message) {
+    if (!rank.told.was_member) {
+      done_ += rank.told.done ? 0 : 1;
+      rank.told.done = true;
+      return;
+    }
+    rank.told.end_since = message.since;
+    if (rank.told.formed == epoch_.number) rank.told.at_end = epoch_.number;
+  }
+
+  // The arbiter is called, and looks for silent processes.
+  void look() {
+    if (now_ > looked_at_ + options_.lease_ns / 2) {
+      awake_since_ = now_;
+      if (options_.lease_ns > 0) ++seen_.stalls;
+    }
+    looked_at_ = now_;
+  }
+
+  void deliver(SimRank& rank, const member::FromArbiter& message) {
+    if (const NewEpoch* epoch = std::get_if<NewEpoch>(&message)) {
+      require(epoch->number > rank.epoch, "an epoch comes to a rank that is in a newer one");
+      rank.pending = *epoch;
+      const bool waits = rank.phase != Phase::kTraining && rank.phase != Phase::kTail &&
+                         rank.phase != Phase::kStarting;
+      require(rank.phase != Phase::kStarting && rank.phase != Phase::kLeaving,
+              "an epoch comes to a rank that is not ready, or leaves");
+      if (waits) enter(rank);
+      return;
+    }
+    require(rank.phase == Phase::kAtEnd, "a rank that is not at its end is told to leave");
+    rank.phase = Phase::kLeaving;
+    after(upto(30), rank.id, [this](SimRank& leaving) {
+      die(leaving, !chance(50) ? ExitKind::kClean
+                   : chance(2) ? ExitKind::kError
+                               : ExitKind::kSignal);
+    });
+  }
+
+  // --- A rank's life ---
+
+  void beat(SimRank& rank) {
+    if (over_) return;
+    send_up(rank, FromRank(Beat{}));
+    after(
+        kBeat, rank.id, [this](SimRank& each) { beat(each); }, /*is_risky=*/false);
+  }
+
+  void boot(SimRank& rank) {
+    if (fails_at_start_ > 0 && ranks_.size() > static_cast<std::size_t>(options_.np) &&
+        upto(99) < fails_at_start_) {
+      return die(rank, fails_by_error_ ? ExitKind::kError : ExitKind::kSignal);
+    }
+    if (rank.beats) beat(rank);
+    if (has_no_loop_ && rank.slot < options_.np) {
+      if (chance(2)) send_up(rank, FromRank(AtEnd{}));
+      return after(upto(100), rank.id, [this](SimRank& each) { die(each, ExitKind::kClean); });
+    }
+    rank.phase = Phase::kWaiting;
+    send_up(rank, FromRank(Ready{}));
+  }
+
+  void break_world(EpochNumber number, Incarnation by) {
+    SimWorld& world = worlds_.at(number);
+    world.broken = true;
+    for (const Incarnation other : world.epoch.members) {
+      if (other == by) continue;
+      after(upto(10), other, [this, number](SimRank& rank) { notice(rank, number); });
+    }
+  }
+
+  void notice(SimRank& rank, EpochNumber number) {
+    if (rank.epoch != number) return;
+    rank.is_world_broken = true;
+    if (rank.phase == Phase::kMeeting || rank.phase == Phase::kRecovering) {
+      rank.phase = Phase::kBroken;
+      return;
+    }
+    if (rank.phase != Phase::kTraining || rank.waits_for == 0) return;
+    const SimWorld& world = worlds_.at(number);
+    const auto& given = world.given.at(rank.waits_for);
+    // The result may be there all the same.
+    if (given.size() == world.epoch.members.size() && chance(2)) return;
+    for (const Incarnation other : world.epoch.members) {
+      if (ranks_.at(other).state.moment() >= rank.waits_for) ++seen_.half_applied;
+    }
+    give_up(rank);
+  }
+
+  void give_up(SimRank& rank) {
+    rank.waits_for = 0;
+    rank.phase = Phase::kBroken;
+    if (rank.pending) enter(rank);
+  }
+
+  void enter(SimRank& rank) {
+    if (rank.phase == Phase::kAtEnd) ++seen_.called_back;
+    if (rank.phase == Phase::kMeeting || rank.phase == Phase::kRecovering) ++seen_.interrupted;
+    if (rank.epoch != 0) break_world(rank.epoch, rank.id);
+    const NewEpoch epoch = *std::exchange(rank.pending, std::nullopt);
+    rank.epoch = epoch.number;
+    rank.is_world_broken = false;
+    rank.waits_for = 0;
+    rank.phase = Phase::kMeeting;
+    SimWorld& world = worlds_.at(epoch.number);
+    world.met.insert(rank.id);
+    say(name(rank.id) + " enters epoch " + std::to_string(epoch.number) + " at moment " +
+        std::to_string(rank.state.moment()));
+    if (world.met.size() == world.epoch.members.size() && !world.broken) recover(world);
+  }
+
+  // All members have met and say what they have.
+  void recover(SimWorld& world) {
+    std::vector<member::Standing> standings;
+    std::uint64_t newest = 0;
+    bool is_held = false;
+    for (const Incarnation id : world.epoch.members) {
+      const SimRank& rank = ranks_.at(id);
+      standings.push_back({.holds_state = rank.holds, .moment = rank.state.moment()});
+      if (rank.holds) newest = std::max(newest, rank.state.moment());
+      is_held = is_held || rank.holds;
+    }
+    require(is_held || !has_state_, "I6: nobody in an epoch holds the state");
+    require(is_held || !has_made_step_, "I6: a job that has made a step begins anew");
+    const member::RecoveryPlan plan = member::plan_recovery(standings);
+    require(plan.moment == newest, "I6: an epoch does not start from the newest state");
+    const SimRank& source =
+        ranks_.at(world.epoch.members.at(static_cast<std::size_t>(plan.source)));
+    require(source.holds == is_held && source.state.moment() == newest,
+            "I6: the source is not a rank with the newest state");
+    world.plan = plan;
+    world.newest = source.state;
+    for (std::size_t place = 0; place < standings.size(); ++place) {
+      SimRank& rank = ranks_.at(world.epoch.members[place]);
+      rank.phase = Phase::kRecovering;
+      const auto is_in = [&](const std::vector<Rank>& ranks) {
+        return std::ranges::find(ranks, static_cast<Rank>(place)) != ranks.end();
+      };
+      const bool copies = is_in(plan.behind) || is_in(plan.newcomers);
+      if (is_in(plan.behind)) ++seen_.behind;
+      after(
+          upto(copies ? 30 : 5), rank.id,
+          [this, number = rank.pending ? 0 : rank.epoch, from = source.id, copies](SimRank& each) {
+            if (each.epoch == number) finish_recovery(each, from, copies);
+          });
+    }
+  }
+
+  void finish_recovery(SimRank& rank, Incarnation from, bool copies) {
+    if (rank.phase != Phase::kRecovering) return;
+    const SimRank& source = ranks_.at(from);
+    if (copies && (!source.alive || source.epoch != rank.epoch)) {
+      rank.phase = Phase::kBroken;
+      return;
+    }
+    const std::uint64_t moment = worlds_.at(rank.epoch).plan->moment;
+    if (copies) rank.state = worlds_.at(rank.epoch).newest;
+    require(rank.state.moment() == moment, "I6: a member starts from another state");
+    require_alike(rank);
+    rank.holds = true;
+    rank.phase = Phase::kTraining;
+    send_up(rank, FromRank(Formed{.epoch = rank.epoch, .step = moment}));
+    go_on(rank);
+  }
+
+  void go_on(SimRank& rank) {
+    after(upto(10), rank.id, [this, number = rank.epoch](SimRank& each) {
+      if (each.epoch == number && each.phase == Phase::kTraining) begin_block(each);
+    });
+  }
+
+  void begin_block(SimRank& rank) {
+    if (rank.pending) return enter(rank);
+    const std::uint64_t consumed = rank.state.consumed();
+    const std::uint64_t pass = consumed / pass_samples_;  // that the next sample is in
+    const auto blocks = static_cast<std::uint64_t>(std::ranges::count_if(
+        rank.state.history, [](const Block& each) { return each.epoch > 0; }));
+    const std::uint64_t passes_said = rank.state.moment() - blocks;
+    if (consumed % pass_samples_ == 0 && passes_said < pass) {
+      rank.state.history.push_back({.begin = consumed, .end = consumed});
+      require_alike(rank);
+      return go_on(rank);
+    }
+    if (pass == passes_) return leave_loop(rank);
+    if (rank.is_world_broken) return give_up(rank);
+    SimWorld& world = worlds_.at(rank.epoch);
+    const std::uint64_t moment = rank.state.moment() + 1;
+    const Block block{
+        .begin = consumed,
+        .end = std::min(consumed + batch_ * world.epoch.members.size(), (pass + 1) * pass_samples_),
+        .epoch = rank.epoch};
+    if (moment == bad_moment_ && !std::exchange(world.has_failed, true)) {
+      return die(rank, dies_by_error_ ? ExitKind::kError : ExitKind::kSignal);
+    }
+    rank.waits_for = moment;
+    auto& given = world.given[moment];
+    require(given.empty() || given.begin()->second == block, "ranks deal samples differently");
+    given[rank.id] = block;
+    if (given.size() < world.epoch.members.size()) return;
+    for (const Incarnation each : world.epoch.members) {
+      after(upto(10), each, [this, number = rank.epoch, moment](SimRank& other) {
+        if (other.epoch == number && other.waits_for == moment) apply(other);
+      });
+    }
+  }
+
+  void leave_loop(SimRank& rank) {
+    if (rank.left_loop_in == 0) {
+      rank.left_loop_in = rank.epoch;
+      rank.tail_left = tail_;
+    }
+    run_tail(rank);
+  }
+
+  void run_tail(SimRank& rank) {
+    if (rank.tail_left > 0) {
+      rank.phase = Phase::kTail;
+      --rank.tail_left;
+      return after(upto(20), rank.id, [this](SimRank& each) { run_tail(each); });
+    }
+    rank.phase = Phase::kAtEnd;
+    send_up(rank, FromRank(AtEnd{.since = rank.left_loop_in}));
+    if (rank.pending) enter(rank);
+  }
+
+  void apply(SimRank& rank) {
+    if (rank.phase != Phase::kTraining) return;
+    SimWorld& world = worlds_.at(rank.epoch);
+    for (const Incarnation other : world.epoch.members) {
+      require(ranks_.at(other).state.moment() + 1 >= rank.waits_for,
+              "I5: a step is applied before all have the one before");
+    }
+    for (const auto& [number, newer] : worlds_) {
+      require(number <= rank.epoch || !newer.plan,
+              "I31: a step is applied after a newer epoch has begun to recover");
+    }
+    rank.state.history.push_back(world.given.at(rank.waits_for).at(rank.id));
+    rank.waits_for = 0;
+    has_made_step_ = true;
+    ++seen_.steps;
+    require_alike(rank);
+    go_on(rank);
+  }
+
+  // I33: whoever lives and is as far has done the same.
+  void require_alike(const SimRank& rank) const {
+    std::uint64_t next = 0;
+    for (const Block& block : rank.state.history) {
+      require(block.begin == next, "I33: samples count twice or never");
+      next = block.end;
+    }
+    for (const auto& [id, other] : ranks_) {
+      if (!other.alive || !other.holds || id == rank.id) continue;
+      const std::size_t both = std::min(rank.state.history.size(), other.state.history.size());
+      if (both == 0) continue;
+      require(rank.state.history[both - 1] == other.state.history[both - 1],
+              "I33: two ranks count different samples at one moment");
+    }
+  }
+
+  // --- What the arbiter does ---
+
+  void perform(const member::Actions& actions) {
+    std::vector<Incarnation> epoch_to;
+    std::vector<Incarnation> over_to;
+    std::optional<NewEpoch> epoch;
+    for (const member::Action& action : actions) {
+      require(!ended_, "something follows the end");
+      if (const auto* start = std::get_if<member::Start>(&action)) {
+        start_process(*start);
+      } else if (const auto* order = std::get_if<member::Kill>(&action)) {
+        kill(order->incarnation);
+      } else if (const auto* send = std::get_if<member::Send>(&action)) {
+        const member::FromArbiter message = member::decode_from_arbiter(send->bytes).value();
+        if (const NewEpoch* next = std::get_if<NewEpoch>(&message)) {
+          require(epoch_to.empty() || *next == *epoch, "two epochs are sent at once");
+          epoch = *next;
+          epoch_to.push_back(send->incarnation);
+        } else {
+          over_to.push_back(send->incarnation);
+        }
+        send_down(ranks_.at(send->incarnation), message);
+      } else if (const auto* news = std::get_if<News>(&action)) {
+        hear_news(*news);
+      } else {
+        end(std::get<member::End>(action));
+      }
+    }
+    if (epoch) check_epoch(*epoch, epoch_to);
+    if (!over_to.empty()) check_over(over_to);
+    for (const Incarnation id : std::exchange(must_kill_, {})) {
+      require(ranks_.at(id).told.killed, "nonsense or silence is tolerated");
+    }
+    if (!ended_) check_promptness();
+    watch_time();
+  }
+
+  void watch_time() {
+    const auto deadline = arbiter_.deadline();
+    if (ended_ || !deadline) return;
+    require(*deadline > now_, "a deadline that has passed is waited for");
+    require(options_.lease_ns == 0 || *deadline <= looked_at_ + options_.lease_ns / 4,
+            "nobody looks for the silent");
+    if (watched_ && *watched_ <= *deadline) return;
+    watched_ = deadline;
+    at_launcher(*deadline - now_, [this, time = *deadline] {
+      if (watched_ != time) return;
+      watched_.reset();
+      const auto due = arbiter_.deadline();
+      if (!due || *due > now_) return watch_time();
+      look();
+      perform(arbiter_.tick(now_));
+    });
+  }
+
+  void start_process(const member::Start& start) {
+    require(start.incarnation == ranks_.size() + 1, "a number is given twice, or left out");
+    require(!over_, "a process is started after the end");
+    const int slots = options_.np + options_.spares;
+    require(0 <= start.slot && start.slot < slots, "there is no such slot");
+    for (const auto& [id, rank] : ranks_) {
+      require(rank.told.reaped || rank.slot != start.slot, "two processes have one slot");
+    }
+    if (start.incarnation > static_cast<Incarnation>(slots)) ++starts_again_;
+    require(options_.reset_limit < 0 || starts_again_ <= options_.reset_limit,
+            "more processes are started than allowed");
+    say(name(start.incarnation) + " is started in slot " + std::to_string(start.slot));
+    ranks_[start.incarnation] =
+        SimRank{.id = start.incarnation, .slot = start.slot, .beats = !chance(8)};
+    after(5 + upto(boots_slowly_ ? 600 : 60), start.incarnation,
+          [this](SimRank& rank) { boot(rank); });
+  }
+
+  void kill(Incarnation id) {
+    SimRank& rank = ranks_.at(id);
+    require(rank.is_there() && !(over_ && is_member(id)), "a process is killed without a reason");
+    say(name(id) + " is to be killed");
+    rank.told.killed = true;
+    after(chance(8) ? upto(400) : upto(30), [this, id] {
+      if (ranks_.at(id).alive) die(ranks_.at(id), ExitKind::kSignal);
+    });
+  }
+
+  void send_down(SimRank& rank, const member::FromArbiter& message) {
+    require(rank.is_there(), "a message goes to a process that is gone");
+    rank.down_at = std::max(rank.down_at, now_ + upto(15));
+    rank.inbox.push_back(message);
+    after(rank.down_at - now_, rank.id, [this](SimRank& each) {
+      const member::FromArbiter first = each.inbox.front();
+      each.inbox.pop_front();
+      deliver(each, first);
+    });
+  }
+
+  bool is_member(Incarnation id) const {
+    return std::ranges::find(epoch_.members, id) != epoch_.members.end();
+  }
+  std::vector<Incarnation> survivors() const {
+    std::vector<Incarnation> left;
+    std::ranges::copy_if(epoch_.members, std::back_inserter(left),
+                         [&](Incarnation id) { return ranks_.at(id).is_there(); });
+    return left;
+  }
+  int place_of(Incarnation id) const {
+    return std::ranges::find(places_, id, [](const auto& each) { return each.second; })->first;
+  }
+  // The epoch in which the first of those who have said AtEnd has left its last loop.
+  std::optional<EpochNumber> end_began() const {
+    std::optional<EpochNumber> first;
+    for (const Incarnation id : survivors()) {
+      const EpochNumber since = ranks_.at(id).told.end_since;
+      if (since > 0) first = std::min(first.value_or(since), since);
+    }
+    return first;
+  }
+  int missing_since(EpochNumber epoch) const {
+    std::set<int> missing = worlds_.at(epoch).places;
+    for (const Incarnation id : survivors()) missing.erase(place_of(id));
+    return static_cast<int>(missing.size());
+  }
+  int room() const {
+    if (const auto epoch = end_began()) return missing_since(*epoch);
+    return options_.max_np - static_cast<int>(survivors().size());
+  }
+  bool are_all_at_end() const {
+    return !survivors().empty() &&
+           all_survivors([&](const SimRank& each) { return each.told.at_end == epoch_.number; });
+  }
+  bool is_candidate(const SimRank& rank) const {
+    return rank.told.ready && rank.is_there() && !rank.told.done && !is_member(rank.id);
+  }
+  int count(const std::function<bool(const SimRank&)>& is) const {
+    return static_cast<int>(
+        std::ranges::count_if(ranks_, [&](const auto& each) { return is(each.second); }));
+  }
+  int candidates() const {
+    return count([&](const SimRank& each) { return is_candidate(each); });
+  }
+  bool is_reaping() const {
+    return count([](const SimRank& each) { return each.told.killed && !each.told.reaped; }) > 0;
+  }
+  int possible_members() const {
+    return count([](const SimRank& each) { return each.is_there() && !each.told.done; });
+  }
+  bool all_survivors(const std::function<bool(const SimRank&)>& is) const {
+    return std::ranges::all_of(survivors(), [&](Incarnation id) { return is(ranks_.at(id)); });
+  }
+  bool has_formed() const {
+    return epoch_.number != 0 && !lost_since_epoch_ &&
+           all_survivors([&](const SimRank& each) { return each.told.formed == epoch_.number; });
+  }
+
+  // Without a loop, before any epoch.
+  bool program_is_done() const { return epoch_.number == 0 && done_ >= options_.np; }
+
+  void check_epoch(const NewEpoch& next, const std::vector<Incarnation>& sent_to) {
+    say("epoch " + std::to_string(next.number) + (next.planned ? " (planned)" : "") + ":" +
+        names(next.members));
+    require(!over_ && !ended_, "an epoch follows the end");
+    require(sent_to == next.members, "an epoch is not sent to its members, or to others");
+    require(next.number == epoch_.number + 1, "epochs are not counted");
+    const int size = static_cast<int>(next.members.size());
+    require(options_.min_np <= size && size <= options_.max_np, "an epoch has a wrong size");
+    require(!is_reaping(), "I32: an epoch is sent before the killed are reaped");
+    for (const auto& [id, rank] : ranks_) {
+      const bool belongs = std::ranges::find(next.members, id) != next.members.end();
+      require(!belongs || (rank.is_there() && (is_member(id) || is_candidate(rank))),
+              "a member is gone or is not ready");
+      require(belongs || !rank.told.was_member || (rank.told.reaped && !rank.alive),
+              "I32: a member is left out and not reaped");
+    }
+    const int left = static_cast<int>(survivors().size());
+    require(size == left + std::min(candidates(), room()),
+            "processes are left out, or join at the program's end");
+    require(next.members == members_by_place(next), "a member has a wrong place");
+    const bool is_held = std::ranges::any_of(
+        next.members, [&](Incarnation id) { return ranks_.at(id).told.formed > 0; });
+    require(is_held || !has_state_, "I6: no member holds the state");
+    if (next.planned) {
+      ++seen_.planned;
+      require(has_formed(), "the job grows before the epoch has formed");
+      require(next.members.size() > epoch_.members.size(), "a planned epoch does not grow");
+    } else {
+      require(epoch_.number == 0 || lost_since_epoch_, "an epoch without a reason");
+      seen_.urgent += epoch_.number == 0 ? 0 : 1;
+      const bool is_late = now_ >= *waiting_since_ + options_.elastic_timeout_ns;
+      require(epoch_.number != 0 || size >= std::min(options_.np, possible_members()) || is_late,
+              "the first epoch does not wait");
+    }
+    for (const Incarnation id : next.members) ranks_.at(id).told.was_member = true;
+    epoch_ = next;
+    worlds_[next.number].epoch = next;
+    for (const auto& [place, id] : places_) worlds_[next.number].places.insert(place);
+    lost_since_epoch_ = false;
+    waiting_since_.reset();
+    unfinished_since_.reset();
+  }
+
+  // Survivors keep their places. Newcomers, in the order of their slots, take those that were
+  // vacated last, then the lowest free ones.
+  std::vector<Incarnation> members_by_place(const NewEpoch& next) {
+    std::erase_if(places_, [&](const auto& each) { return !ranks_.at(each.second).is_there(); });
+    std::map<int, Incarnation> newcomers;  // by slot
+    for (const Incarnation id : next.members) {
+      if (!is_member(id)) newcomers[ranks_.at(id).slot] = id;
+    }
+    for (const auto& [slot, id] : newcomers) {
+      int place = 0;
+      while (places_.contains(place)) ++place;
+      if (!vacated_.empty()) {
+        place = vacated_.back();
+        vacated_.pop_back();
+      }
+      require(!places_.contains(place), "a place is given twice");
+      places_[place] = id;
+    }
+    std::vector<Incarnation> members;
+    for (const auto& [place, id] : places_) members.push_back(id);
+    return members;
+  }
+
+  void check_over(const std::vector<Incarnation>& to) {
+    std::vector<Incarnation> members = survivors();
+    std::ranges::sort(members);
+    require(to == members && !over_, "the end is not said once to all members");
+    for (const Incarnation id : to) {
+      const SimRank& rank = ranks_.at(id);
+      require(rank.told.at_end == epoch_.number, "a member is told to leave before its end");
+      require(rank.state.consumed() == passes_ * pass_samples_, "I33: samples never count");
+      require(rank.left_loop_in > 0 && rank.tail_left == 0,
+              "I34: a member has not done what comes after its last loop");
+    }
+    const EpochNumber began = end_began().value();
+    require(missing_since(began) == 0, "I34: a rank was lost at its end, and nobody replaces it");
+    const bool is_replaced = std::ranges::any_of(to, [&](Incarnation id) {
+      return std::ranges::find(worlds_.at(began).epoch.members, id) ==
+             worlds_.at(began).epoch.members.end();
+    });
+    if (is_replaced) ++seen_.replaced_at_end;
+    for (const auto& [id, rank] : ranks_) {
+      require(rank.told.reaped || rank.told.killed || is_member(id), "a spare is left to itself");
+    }
+    over_ = true;
+  }
+
+  void check_promptness() {
+    if (over_) {
+      require(count([](const SimRank& each) { return !each.told.reaped; }) > 0,
+              "the job does not end although nobody is left");
+      return;
+    }
+    const std::vector<Incarnation> left = survivors();
+    const int most = static_cast<int>(left.size()) + candidates();
+    if (waiting_since_ && !is_reaping()) {
+      const bool begins_anew = left.empty() && !has_state_;
+      const bool enough = most >= (begins_anew ? options_.np : options_.min_np);
+      require(!enough || program_is_done(), "the job waits although enough are ready");
+      const bool in_vain = possible_members() < options_.min_np && epoch_.number != 0;
+      require(!in_vain, "the job waits in vain");
+    }
+    if (!waiting_since_ && has_formed() && candidates() > 0) {
+      require(room() == 0 || is_reaping(), "the job does not grow");
+    }
+    check_end();
+    for (const auto& [id, rank] : ranks_) {
+      if (options_.lease_ns == 0 || !rank.told.heard_at || !rank.is_there()) continue;
+      require(now_ < std::max(*rank.told.heard_at, awake_since_) + options_.lease_ns,
+              "a process may be silent for ever");
+    }
+  }
+
+  void check_end() {
+    if (!are_all_at_end()) return;
+    require(room() > 0, "all are at their end and are kept");
+    if (!unfinished_since_) unfinished_since_ = now_;
+    require(now_ < *unfinished_since_ + options_.elastic_timeout_ns, "a rank is missed for ever");
+    require(is_reaping() || possible_members() > static_cast<int>(survivors().size()),
+            "nobody can take the place of a rank that is missed");
+  }
+
+  void hear_news(const News& news) {
+    if (news.kind == NewsKind::kEndedLate) ++seen_.ended_late;
+    if (news.kind == NewsKind::kWaiting) ++seen_.waits;
+    if (news.kind == NewsKind::kSilent) hear_of_silence(ranks_.at(news.incarnation));
+    if (news.kind != NewsKind::kFormed) return;
+    require(news.epoch == epoch_.number && news.members == epoch_.members && has_formed(),
+            "an epoch is said to have formed and has not");
+    require(news.planned == epoch_.planned, "a planned epoch is said to be none");
+    require(news.lost == lost_, "other losses are told than there were");
+    std::vector<Incarnation> joined;
+    std::ranges::copy_if(epoch_.members, std::back_inserter(joined),
+                         [&](Incarnation id) { return !formed_.contains(id); });
+    require(news.joined == joined, "others are said to join than do");
+    lost_.clear();
+    formed_ = {epoch_.members.begin(), epoch_.members.end()};
+  }
+
+  void hear_of_silence(const SimRank& rank) {
+    ++seen_.silent;
+    must_kill_.insert(rank.id);
+    const std::uint64_t lease = options_.lease_ns;
+    require(rank.is_there(), "a process is said to be silent that is gone");
+    require(lease > 0 && rank.told.heard_at && now_ >= *rank.told.heard_at + lease,
+            "a process is said to be silent, and is not");
+    const bool was_silent = now_ > rank.spoke_at + 2 * kBeat || now_ <= rank.resumed_at + lease;
+    require(!rank.alive || was_silent, "a process that runs is said to be silent");
+    if (is_member(rank.id)) lose();
+  }
+
+  void end(const member::End& end) {
+    say("the end, for reason " + std::to_string(static_cast<int>(end.reason)));
+    ended_ = true;
+    const SimRank* exited = last_exit_ == 0 ? nullptr : &ranks_.at(last_exit_);
+    const int most = static_cast<int>(survivors().size()) + candidates();
+    const bool in_vain = possible_members() < options_.min_np;
+    switch (end.reason) {
+      case EndReason::kFinished:
+        require(count([](const SimRank& each) { return !each.told.reaped; }) == 0,
+                "the job ends before its processes");
+        require(over_ || program_is_done(), "the job ends too early");
+        if (over_) ++seen_.finished;
+        return;
+      case EndReason::kFailed:
+        require(over_ && exited != nullptr && last_exit_kind_ == ExitKind::kError &&
+                    end.incarnation == last_exit_,
+                "no process has failed at the end");
+        ++seen_.failed;
+        return;
+      case EndReason::kFailedAtStart:
+        require(exited != nullptr && end.incarnation == last_exit_ && !over_,
+                "no process has failed at the start");
+        require((!has_state_ && last_exit_kind_ != ExitKind::kSignal) || fruitless_ > kFruitlessMax,
+                "a failure does not end the job");
+        require(!has_made_step_ || fruitless_ > kFruitlessMax, "a step was made before the start");
+        ++seen_.failed_at_start;
+        return;
+      case EndReason::kTooFewRanks: {
+        const bool is_late =
+            waiting_since_ && now_ >= *waiting_since_ + options_.elastic_timeout_ns;
+        require(
+            waiting_since_ && ((is_late && (most < options_.min_np || is_reaping())) || in_vain),
+            "the job could have gone on");
+        require(epoch_.number != 0 ||
+                    count([](const SimRank& each) { return each.told.ready; }) > 0 ||
+                    count([](const SimRank& each) { return !each.told.reaped; }) == 0,
+                "a program without a loop is ended");
+        ++seen_.too_few;
+        return;
+      }
+      case EndReason::kNoState:
+        require(
+            has_state_ && all_survivors([](const SimRank& each) { return each.told.formed == 0; }),
+            "a survivor holds the state");
+        ++seen_.no_state;
+        return;
+      case EndReason::kResetLimit:
+        require(in_vain && starts_again_ == options_.reset_limit, "the limit is not reached");
+        ++seen_.reset_limit;
+        return;
+      case EndReason::kStuck:
+        require(is_stuck() && end.incarnation == last_exit_, "the job is not stuck");
+        ++(errors_ > kErrorsAtOneStepMax ? seen_.stuck_by_errors : seen_.stuck);
+        return;
+      case EndReason::kUnfinished:
+        return end_unfinished(end.incarnation);
+    }
+  }
+
+  void end_unfinished(Incarnation missing) {
+    const bool is_late =
+        unfinished_since_ && now_ >= *unfinished_since_ + options_.elastic_timeout_ns;
+    const bool in_vain = possible_members() == static_cast<int>(survivors().size());
+    require(are_all_at_end() && room() > 0 && (is_late || (in_vain && !is_reaping())),
+            "the program could have been finished");
+    require(missing == 0 || ranks_.at(missing).told.reaped, "a rank is missed that is there");
+    ++seen_.unfinished;
+  }
+
+  std::mt19937_64 random_;
+  MemberCoverage& seen_;
+  const member::ArbiterOptions options_;
+  member::Arbiter arbiter_;
+  std::string log_;
+
+  std::uint64_t now_ = 0;
+  std::uint64_t event_count_ = 0;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::function<void()>> events_;
+  std::optional<std::uint64_t> watched_;  // the deadline for which there is an event
+  std::uint64_t stalled_until_ = 0;       // the launcher
+
+  std::uint64_t faults_left_ = 0;
+  std::uint64_t fault_rate_ = 1;
+  std::uint64_t fails_at_start_ = 0;  // percent
+  bool fails_by_error_ = false;
+  bool boots_slowly_ = false;
+  bool has_no_loop_ = false;
+  std::optional<std::uint64_t> bad_moment_;  // of a block of which a rank dies each time
+  bool dies_by_error_ = false;
+  std::uint64_t tail_ = 0;  // what comes after the loop
+  std::uint64_t batch_ = 1;
+  std::uint64_t pass_samples_ = 1;
+  std::uint64_t passes_ = 1;
+
+  std::map<Incarnation, SimRank> ranks_;
+  std::map<EpochNumber, SimWorld> worlds_;
+  bool has_made_step_ = false;  // a rank
+
+  // --- What the arbiter has said and been told ---
+
+  NewEpoch epoch_;  // the newest
+  bool lost_since_epoch_ = false;
+  std::optional<std::uint64_t> waiting_since_;
+  std::map<int, Incarnation> places_;
+  std::vector<int> vacated_;
+  std::optional<std::uint64_t> unfinished_since_;
+  std::vector<member::Lost> lost_;  // since an epoch was said to have formed
+  std::set<Incarnation> formed_;    // its members
+  bool has_state_ = false;
+  bool over_ = false;
+  bool ended_ = false;
+  int starts_again_ = 0;
+  int fruitless_ = 0;
+  int done_ = 0;
+  std::uint64_t step_ = 0;  // the newest with which an epoch was formed
+  int losses_ = 0;          // of members since then
+  int errors_ = 0;          // of these
+  std::uint64_t looked_at_ = 0;
+  std::uint64_t awake_since_ = 0;  // the launcher
+  std::set<Incarnation> must_kill_;
+  Incarnation last_exit_ = 0;
+  ExitKind last_exit_kind_ = ExitKind::kClean;
+};
+
+}  // namespace
+
+std::optional<std::string> run_member_job(std::uint64_t seed, MemberCoverage& coverage) {
+  MemberJob job(seed, coverage);
+  try {
+    job.play();
+  } catch (const Violation& violation) {
+    return job.log() + violation.text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ciranda::sim
