@@ -1,5 +1,5 @@
 # What is installed, below one relocatable root:
-#   component python       _C and _build.py: the wheel's package folder is the root
+#   component python       _C, _member and _build.py: the wheel's package folder is the root
 #   component development  include/, lib/libciranda_{core,torch}.a, lib/cmake/ciranda
 #   both                   bin/ciranda-ps; lib/libcgloo.so, see backend/gloo/gloo.cmake
 # The wheel takes both, so C++ programs build against what pip installed.
@@ -11,7 +11,7 @@ set(ciranda_lib_dir lib)
 set(ciranda_cmake_dir lib/cmake/ciranda)
 
 if(CIRANDA_BUILD_TORCH)
-  install(TARGETS _C LIBRARY DESTINATION . COMPONENT python)
+  install(TARGETS _C _member LIBRARY DESTINATION . COMPONENT python)
   install(FILES "${PROJECT_BINARY_DIR}/ciranda/_build.py" DESTINATION . COMPONENT python)
 
   # A set of its own: programs without torch never see it.

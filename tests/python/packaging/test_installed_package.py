@@ -27,6 +27,7 @@ def run(*command: object, cwd: Path) -> str:
         "ciranda/__init__.py",
         "ciranda/_build.py",
         "ciranda/_C.pyi",
+        "ciranda/_member.pyi",
         "ciranda/py.typed",
         "ciranda/compat/names/horovod/torch/mpi_ops.py",
         "ciranda/include/ciranda/ciranda.h",
@@ -44,9 +45,11 @@ def test_wheel_holds(name: str) -> None:
     assert name in FILES
 
 
-def test_wheel_holds_headers_and_one_module() -> None:
+def test_wheel_holds_headers_and_each_module_once() -> None:
     assert [f for f in FILES if re.fullmatch(r"ciranda/include/ciranda/\w+\.h", f)]
-    assert len([f for f in FILES if re.fullmatch(r"ciranda/_C\..*\.so", f)]) == 1
+    modules = [f for f in FILES if re.fullmatch(r"ciranda/\w+\.cpython.*\.so", f)]
+    assert {name.split(".")[0] for name in modules} == {"ciranda/_C", "ciranda/_member"}
+    assert len(modules) == 2
 
 
 def test_wheel_holds_nothing_that_belongs_in_the_repository() -> None:
@@ -77,6 +80,18 @@ def test_pip_is_told_which_torch_it_was_built_for() -> None:
 def test_import_loads_neither_torch_nor_compiled_code() -> None:
     code = "import sys, ciranda; print('torch' in sys.modules, 'ciranda._C' in sys.modules)"
     assert run(sys.executable, "-c", code, cwd=PACKAGE.parent).split() == ["False", "False"]
+
+
+def test_the_launchers_module_needs_no_torch() -> None:
+    code = "import sys, ciranda._member; print('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=PACKAGE.parent).strip() == "False"
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs binutils")
+def test_the_launchers_module_is_linked_without_torch() -> None:
+    (module,) = PACKAGE.glob("_member.*.so")
+    needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", module, cwd=PACKAGE))
+    assert needed and not [name for name in needed if re.search("torch|c10|cuda|nccl", name)]
 
 
 def test_the_command_prints_where_cmake_finds_ciranda_and_torch() -> None:
