@@ -2,9 +2,6 @@
 
 The options of horovodrun are in ciranda.launch.horovod.horovodrun. make_migration_page.py makes
 docs/migrate-from-horovod.md of both; tests/python/compat holds page, table and code together.
-
-A name is absent as long as ciranda.torch.absent.NAMES has it: when it comes, it is deleted there,
-and the page is made again.
 """
 
 from __future__ import annotations
@@ -126,7 +123,26 @@ SYMBOLS: dict[str, list[Symbols]] = {
             "ProcessSet global_process_set add_process_set remove_process_set",
             "may be added whatever `init()` was told",
         ),
-        _symbols("elastic"),
+    ],
+    "Elastic training": [
+        _symbols(
+            "elastic.run",
+            "also on one host, and no host is given up for a lost process; all ranks leave the "
+            "function together ([elastic.md](elastic.md#horovods-loop))",
+        ),
+        _symbols(
+            "elastic.TorchState",
+            "newest commit of a rank that is left wins; `restore()` before any commit or `sync()` "
+            "is an error",
+        ),
+        _symbols(
+            "elastic.State elastic.ObjectState",
+            "`sync(self, root_rank=0)`: rank 0 may be the one that has just joined",
+        ),
+        _symbols(
+            "elastic.ElasticSampler",
+            "another order; `record_indices()` counts samples by name, instead of `record_batch()`",
+        ),
     ],
 }
 
@@ -177,7 +193,7 @@ VARIABLES = [
     _unread("DISABLE_GROUP_FUSION", "`CIRANDA_FUSION_THRESHOLD=0` fuses nothing"),
     _unread("DISABLE_NVTX_RANGES", "there are none"),
     _unread("DYNAMIC_PROCESS_SETS", "sets may always be added"),
-    _unread("ELASTIC ELASTIC_TIMEOUT", "the number of ranks stays what it was at the start"),
+    _unread("ELASTIC ELASTIC_TIMEOUT", "`ciranda run --min-np`, `--elastic-timeout`"),
     _unread("LOG_LEVEL LOG_HIDE_TIME", "warnings go to stderr; `ciranda run --verbose` says more"),
     _unread("ADASUM_MPI_CHUNK_SIZE MPI_THREADS_DISABLE", "there is no MPI"),
 ]

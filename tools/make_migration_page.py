@@ -9,7 +9,6 @@ from pathlib import Path
 from horovod_table import SYMBOLS, VARIABLES
 
 from ciranda.launch.horovod.horovodrun import FLAGS, Fate
-from ciranda.torch.absent import NAMES as ABSENT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "migrate-from-horovod.md"
 
@@ -35,9 +34,9 @@ ciranda has the API of Horovod 0.28.1 for PyTorch. Three ways, from the least wo
 In the first two `import horovod.torch as hvd` is ciranda, also in subprocesses and spawned
 workers of a DataLoader, by a folder on `PYTHONPATH`; `import ciranda.compat.horovod as names;
 names.install()` does the same from within. `horovod.torch`, its `mpi_ops`, `functions`,
-`compression`, `optimizer` and `sync_batch_norm`, `horovod.common.exceptions`, `.process_sets`,
-`.util`, `horovod.data`, `horovod.run` and `horovod.runner` are there; `horovod.spark`,
-`horovod.ray`, and what is for other frameworks end with a sentence. An
+`compression`, `optimizer`, `sync_batch_norm` and `elastic`, `horovod.common.exceptions`,
+`.elastic`, `.process_sets`, `.util`, `horovod.data`, `horovod.run` and `horovod.runner` are there;
+`horovod.spark`, `horovod.ray`, and what is for other frameworks end with a sentence. An
 installed Horovod is hidden, with a line that says so. Both
 packages install a command `horovodrun`: uninstall Horovod, or the one that was installed last
 wins.
@@ -96,7 +95,7 @@ def page() -> str:
     for title, rows in SYMBOLS.items():
         parts += [f"\n### {title}\n\n| name | here | difference |\n|---|---|---|\n"]
         for row in rows:
-            parts += _symbol_rows(row.names, row.remark)
+            parts.append(_row(row.names, "same, but" if row.remark else "same", row.remark))
     parts.append(_HOROVODRUN)
     for (fate, meaning), flags in groupby(FLAGS, lambda flag: (flag.fate, flag.meaning)):
         names = [name for flag in flags for name in flag.names]
@@ -105,17 +104,6 @@ def page() -> str:
     for variable in VARIABLES:
         parts.append(_row(variable.names, "yes" if variable.is_read else "no", variable.remark))
     return "".join(parts)
-
-
-def _symbol_rows(names: tuple[str, ...], remark: str) -> list[str]:
-    """A row for those that are there, and one for each reason of those that are not."""
-    rows = []
-    for reason, group in groupby(names, lambda name: ABSENT.get(name, "")):
-        if reason:
-            rows.append(_row(list(group), "absent", reason))
-        else:
-            rows.append(_row(list(group), "same, but" if remark else "same", remark))
-    return rows
 
 
 def _words(meaning: str) -> str:

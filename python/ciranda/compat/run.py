@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import ciranda
 from ciranda.errors import UnsupportedError
-from ciranda.launch.horovod.horovodrun import ANSWERS
+from ciranda.launch.horovod.horovodrun import ANSWERS, ELASTIC_CALL
 
 _Result = TypeVar("_Result")
 
@@ -47,20 +47,20 @@ def run(
     ciranda does not support raise UnsupportedError.
     """
     absent = {
-        "min_num_proc": (min_num_proc, "--min-num-proc"),
-        "max_num_proc": (max_num_proc, "--max-num-proc"),
-        "min_np": (min_np, "--min-np"),
-        "max_np": (max_np, "--max-np"),
-        "slots": (slots, "--slots-per-host"),
-        "reset_limit": (reset_limit, "--reset-limit"),
-        "cooldown_range": (cooldown_range, "--blacklist-cooldown-range"),
-        "host_discovery_script": (host_discovery_script, "--host-discovery-script"),
-        "use_mpi": (use_mpi or None, "--mpi"),
-        "mpi_args": (mpi_args, "--mpi-args"),
+        "min_num_proc": (min_num_proc, ELASTIC_CALL),
+        "max_num_proc": (max_num_proc, ELASTIC_CALL),
+        "min_np": (min_np, ELASTIC_CALL),
+        "max_np": (max_np, ELASTIC_CALL),
+        "slots": (slots, ANSWERS["--slots-per-host"]),
+        "reset_limit": (reset_limit, ELASTIC_CALL),
+        "cooldown_range": (cooldown_range, ANSWERS["--blacklist-cooldown-range"]),
+        "host_discovery_script": (host_discovery_script, ANSWERS["--host-discovery-script"]),
+        "use_mpi": (use_mpi or None, ANSWERS["--mpi"]),
+        "mpi_args": (mpi_args, ANSWERS["--mpi-args"]),
     }
-    for name, (value, option) in absent.items():
+    for name, (value, answer) in absent.items():
         if value is not None:
-            raise UnsupportedError(f"horovod.run(): {name}: {ANSWERS[option]}")
+            raise UnsupportedError(f"horovod.run(): {name}: {answer}")
     told = {
         "--start-timeout": start_timeout,
         "--ssh-port": ssh_port,

@@ -30,6 +30,9 @@ TIMELINE = "python/torch/test_timeline.py"
 AUTOTUNE = "python/torch/test_autotune.py"
 LOADER = "python/torch/test_async_loader.py"
 RUN_OPTIONS = "python/launch/test_horovodrun.py"
+ELASTIC_RUN = "python/launch/test_elastic_horovod.py"
+ELASTIC_STATE = "python/torch/test_elastic_state.py"
+ELASTIC_LAUNCH = "python/launch/test_elastic_launch.py"
 RUN_NAMES = "python/launch/test_horovod_names.py"
 FUNCTION = "python/launch/test_function.py"
 ENDING = "python/launch/test_ending.py"
@@ -587,12 +590,6 @@ HELPERS = [
         "save on rank 0, load, broadcast, go on",
         "python/torch/test_checkpoint.py::test_training_goes_on_as_if_one_process_had_never_stopped",
     ),
-    _row(
-        "elastic",
-        "is answered with a sentence",
-        f"{NAMES}::test_each_name_is_there_or_says_what_to_do",
-        f"{RUN_NAMES}::test_elastic_is_answered_with_a_sentence",
-    ),
 ]
 
 PROCESS_SETS = [
@@ -706,9 +703,16 @@ COMMAND = [
         "python/compat/test_migration_page.py::test_an_option_does_what_its_row_says",
     ),
     _row(
-        "--min-num-proc --max-num-proc --slots-per-host --elastic-timeout --reset-limit "
-        "--blacklist-cooldown-range --host-discovery-script --mpi --jsrun --mpi-args "
-        "--binding-args --thread-affinity",
+        "--min-num-proc --max-num-proc --elastic-timeout --reset-limit",
+        "the job goes on without lost ranks, and starts them again so many times",
+        f"{ELASTIC_LAUNCH}::test_a_killed_rank_is_started_again_in_its_place",
+        f"{ELASTIC_LAUNCH}::test_horovodruns_names_of_the_options_mean_the_same",
+        f"{ELASTIC_LAUNCH}::test_the_reset_limit_ends_the_starts",
+        f"{ELASTIC_LAUNCH}::test_too_few_ranks_end_the_job",
+    ),
+    _row(
+        "--slots-per-host --blacklist-cooldown-range --host-discovery-script --mpi --jsrun "
+        "--mpi-args --binding-args --thread-affinity",
         "absent: refused with a sentence",
         f"{RUN_OPTIONS}::test_what_is_absent_is_answered",
     ),
@@ -820,6 +824,60 @@ VARIABLES = [
     ),
 ]
 
+ELASTIC = [
+    _row(
+        "elastic.run",
+        "a lost rank costs the work since the last commit; the function is called again",
+        f"{ELASTIC_RUN}::test_a_spare_takes_the_place",
+        f"{ELASTIC_RUN}::test_fewer_ranks_go_on",
+    ),
+    _row(
+        "elastic.run elastic.State",
+        "ranks that join interrupt check_host_updates(), and nothing is restored",
+        f"{ELASTIC_RUN}::test_a_rank_that_joins_interrupts_and_nothing_is_restored",
+    ),
+    _row(
+        "elastic.run elastic.State",
+        "reset callbacks run on ranks that stay, before the state is synchronized",
+        f"{ELASTIC_RUN}::test_a_rank_that_joins_interrupts_and_nothing_is_restored",
+    ),
+    _row(
+        "elastic.run",
+        "outside an elastic job the ranks begin with the state of rank 0",
+        f"{ELASTIC_STATE}::test_run_begins_with_the_state_of_rank_0",
+    ),
+    _row(
+        "elastic.run elastic.State",
+        "an interrupt of the program's own begins the function anew",
+        f"{ELASTIC_STATE}::test_an_interrupt_of_the_program_calls_the_function_again",
+    ),
+    _row(
+        "elastic.TorchState",
+        "modules, optimizers and values are saved, restored and synchronized",
+        f"{ELASTIC_STATE}::test_a_state_is_restored_as_it_was_committed",
+        f"{ELASTIC_STATE}::test_sync_gives_everything_of_rank_0",
+        f"{ELASTIC_STATE}::test_a_registered_object_can_be_replaced",
+    ),
+    _row(
+        "elastic.TorchState",
+        "handlers of other types can be registered",
+        f"{ELASTIC_STATE}::test_a_handler_keeps_what_only_the_program_knows",
+    ),
+    _row(
+        "elastic.ObjectState elastic.State",
+        "values become attributes, and are saved, restored and synchronized",
+        f"{ELASTIC_STATE}::test_an_object_state_has_values",
+        f"{ELASTIC_STATE}::test_a_state_of_the_program_runs",
+    ),
+    _row(
+        "elastic.ElasticSampler",
+        "deals what is left of an epoch to the ranks of now; batches count when committed",
+        f"{ELASTIC_STATE}::test_the_sampler_deals_what_is_left",
+        f"{ELASTIC_STATE}::test_samples_counted_by_name_are_united",
+        f"{ELASTIC_RUN}::test_a_spare_takes_the_place",
+    ),
+]
+
 SUBSYSTEMS = [
     _row(
         "data",
@@ -843,5 +901,6 @@ PROMISES = [
     *PROCESS_SETS,
     *COMMAND,
     *VARIABLES,
+    *ELASTIC,
     *SUBSYSTEMS,
 ]

@@ -12,7 +12,7 @@ import pytest
 
 import ciranda
 from ciranda.errors import InvalidArgumentError, UnsupportedError
-from ciranda.launch.horovod.horovodrun import ANSWERS
+from ciranda.launch.horovod.horovodrun import ANSWERS, ELASTIC_CALL
 
 MODULE = """
 import os
@@ -282,17 +282,17 @@ print(run(work.add, (2,), np=1, hosts="localhost:1"))
 
 
 @pytest.mark.parametrize(
-    ("argument", "option"),
+    ("argument", "answer"),
     [
-        ({"min_num_proc": 1}, "--min-np"),
-        ({"host_discovery_script": "x"}, "--host-discovery-script"),
-        ({"use_mpi": True}, "--mpi"),
+        ({"min_num_proc": 1}, ELASTIC_CALL),
+        ({"host_discovery_script": "x"}, ANSWERS["--host-discovery-script"]),
+        ({"use_mpi": True}, ANSWERS["--mpi"]),
     ],
 )
-def test_horovods_run_refuses_what_is_absent(argument, option):
+def test_horovods_run_refuses_what_is_absent(argument, answer):
     from ciranda.compat.run import run
 
     (name,) = argument
     with pytest.raises(UnsupportedError) as caught:
         run(print, **argument)
-    assert str(caught.value) == f"horovod.run(): {name}: {ANSWERS[option]}"
+    assert str(caught.value) == f"horovod.run(): {name}: {answer}"

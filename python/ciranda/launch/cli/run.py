@@ -15,13 +15,14 @@ import click
 from click.core import ParameterSource
 
 from ciranda.launch import call_files
-from ciranda.launch.cli import run_options
+from ciranda.launch.cli import elastic_options, run_options
 from ciranda.launch.cli.run_options import RunOptions
 from ciranda.launch.errors import EXIT_NOT_FOUND, LaunchError
 from ciranda.launch.horovod import horovodrun
-from ciranda.launch.plan import environment, launch_plan, slurm
+from ciranda.launch.plan import elastic, environment, launch_plan, slurm
 from ciranda.launch.plan import hosts as host_list
 from ciranda.launch.plan import nodes as own_nodes
+from ciranda.launch.plan.elastic import ElasticLimits
 from ciranda.launch.plan.environment import (
     CPU_OPERATIONS,
     GPU_OPERATIONS,
@@ -143,7 +144,7 @@ def _run(ctx: click.Context, options: RunOptions, of_horovodrun: Mapping[str, An
     cast = _cast(options, as_function)
     argv = local.resolve_command(options.command, os.get_exec_path())
     user = _user_environment(options, theirs)
-    settings = _settings(ctx, options, theirs, cast.size)
+    settings = _settings(ctx, options, theirs, cast.numbers)
     plan_in = partial(_plan, cast, argv, user, theirs.horovod_names)
     if options.dry_run:
         click.echo(_describe(plan_in, cast, options.log_dir))
@@ -170,15 +171,25 @@ class _Cast:
     cores: int  # of this host
     node: Node | None  # this host with --no-ssh; None without it
     by_agents: bool  # true if a process runs on another host or as another user
+    elastic: ElasticLimits | None  # None: the number of ranks does not change
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers ranks and spares have together."""
+        return self.size + (self.elastic.spares if self.elastic is not None else 0)
 
 
 def _cast(options: RunOptions, as_function: bool) -> _Cast:
     host, cores = os.uname().nodename, environment.count_cores()
+    changes = elastic_options.read(options, as_function)
     named = named_hosts(options.hosts, options.hostfile)
     node = _node(options)
     if node is None:
         named = named or slurm.allocated_hosts(os.environ)
-        all_places = ranks = launch_plan.choose_places(options.np, named, cores=cores, host=host)
+        np = options.np
+        if np is None and named is None:
+            np = elastic.choose_np(changes, cores)
+        all_places = ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
     else:
         all_places = own_nodes.choose_places(options.np, named, node, host=host)
         ranks = own_nodes.places_on(node, all_places)
@@ -197,6 +208,7 @@ def _cast(options: RunOptions, as_function: bool) -> _Cast:
         node=node,
         by_agents=(node is None and launch_plan.needs_agents(ranks, host))
         or any(each.host.name != host for each in servers),
+        elastic=elastic_options.choose_limits(changes, ranks, host),
     )
 
 
@@ -403,6 +415,7 @@ def _plan(
         restarts=cast.restarts,
         roles=cast.roles,
         horovod_names=horovod_names,
+        elastic=cast.elastic,
     )
 
 
@@ -415,7 +428,7 @@ def _describe(plan_in: PlanIn, cast: _Cast, log_dir: str | None) -> str:
 
 
 def _settings(
-    ctx: click.Context, options: RunOptions, theirs: horovodrun.Settled, size: int
+    ctx: click.Context, options: RunOptions, theirs: horovodrun.Settled, numbers: int
 ) -> JobSettings:
     from ciranda.launch.run.job import JobSettings
 
@@ -424,7 +437,7 @@ def _settings(
     return JobSettings(
         rerun=_rerun(ctx, options.command),
         timeout_s=options.timeout,
-        shown=None if shown is None else launch_plan.parse_ranks(shown, size),
+        shown=None if shown is None else launch_plan.parse_ranks(shown, numbers),
         colour=not options.no_color and has_colours,
         verbose=options.verbose or theirs.verbose,
         keep_logs=options.log_dir is not None,

@@ -47,6 +47,12 @@ class RunOptions:
     evaluator: bool
     coordinator: bool
     restarts: int | None
+    min_np: int | None
+    max_np: int | None
+    spares: int | None
+    reset_limit: int | None
+    elastic_timeout: float | None
+    lease: float | None
     timeout: float | None
     assign: tuple[str, ...]
     env_file: tuple[str, ...]
@@ -214,6 +220,48 @@ _GROUPS: dict[str, tuple[_Declaration, ...]] = {
             "--gpu-operations",
             type=click.Choice(["auto", *_build.GPU_BACKENDS]),
             help="Backend of operations on GPU tensors [auto: nccl].",
+        ),
+    ),
+    "Elastic jobs": (
+        _declare(
+            "--min-np",
+            "--min-num-proc",
+            "min_np",
+            type=int,
+            metavar="N",
+            help="Go on without lost ranks while N are left, and start lost ranks again [-np].",
+        ),
+        _declare(
+            "--max-np",
+            "--max-num-proc",
+            "max_np",
+            type=int,
+            metavar="N",
+            help="Let spares join until there are N ranks [-np].",
+        ),
+        _declare(
+            "--spares",
+            type=int,
+            metavar="N",
+            help="Start N more processes, which take the places of lost ranks at once [0].",
+        ),
+        _declare(
+            "--reset-limit",
+            type=int,
+            metavar="N",
+            help="Start at most N lost processes again [no limit].",
+        ),
+        _declare(
+            "--elastic-timeout",
+            type=float,
+            metavar="SECONDS",
+            help="End the job if too few ranks have waited this long for others [600].",
+        ),
+        _declare(
+            "--lease",
+            type=float,
+            metavar="SECONDS",
+            help="Replace a process that has stood still this long, stopped or frozen [2.5].",
         ),
     ),
     "Parameter servers": (

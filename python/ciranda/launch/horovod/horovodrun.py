@@ -45,7 +45,9 @@ class Flag(NamedTuple):
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-_ELASTIC = "elastic jobs are not supported yet: the number of ranks does not change"
+_ONE_HOST = "elastic jobs run on one host so far, and no hosts are looked for"
+# Arguments of horovod.run(), whose options of the command line work.
+ELASTIC_CALL = "elastic jobs run a script so far; start it by horovodrun --min-np"
 _CHOSEN = "gradients are always reduced inside each host first"
 _IN_TURNS = "autotuning takes samples of each setting and of the best so far, in turns"
 _NO_CYCLES = "there are no cycles, an operation starts at once"
@@ -75,6 +77,14 @@ FLAGS = (
     Flag(("--verbose",), Fate.OURS, "says what the launcher does"),
     Flag(("-H", "--hosts"), Fate.OURS, "hosts and slots"),
     Flag(("-hostfile", "--hostfile"), Fate.OURS, "the same from a file"),
+    Flag(("--min-np", "--min-num-proc"), Fate.OURS, "the job goes on while so many ranks are left"),
+    Flag(("--max-np", "--max-num-proc"), Fate.OURS, "spares join until there are so many ranks"),
+    Flag(("--reset-limit",), Fate.OURS, "how many lost processes are started again"),
+    Flag(
+        ("--elastic-timeout",),
+        Fate.OURS,
+        "how long too few ranks wait for others; the default is 600 s",
+    ),
     Flag(
         ("--gloo",),
         Fate.OURS,
@@ -225,13 +235,9 @@ FLAGS = (
     _noted("--log-without-timestamp", _NO_LOG_TIME),
     _noted("--log-hide-timestamp", _NO_LOG_TIME),
     _noted("--no-log-hide-timestamp", _NO_LOG_TIME),
-    _refused("--min-np --min-num-proc", _ELASTIC),
-    _refused("--max-np --max-num-proc", _ELASTIC),
-    _refused("--slots-per-host", _ELASTIC),
-    _refused("--elastic-timeout", _ELASTIC),
-    _refused("--reset-limit", _ELASTIC),
-    _refused("--blacklist-cooldown-range", _ELASTIC),
-    _refused("--host-discovery-script", _ELASTIC),
+    _refused("--slots-per-host", _ONE_HOST),
+    _refused("--blacklist-cooldown-range", _ONE_HOST),
+    _refused("--host-discovery-script", _ONE_HOST),
     _refused("--mpi", _NO_MPI),
     _refused("--jsrun", _NO_MPI),
     _refused("--mpi-args", _MPIRUN),

@@ -43,6 +43,10 @@ KEY_FD = "CIRANDA_KEY_FD"
 NIC = "CIRANDA_NIC"
 PORT_RANGE = "CIRANDA_PORT_RANGE"
 TLS = "CIRANDA_TLS"
+# Variables of elastic jobs: the socket to the arbiter, and the number of the process in the job.
+# Both are known when a process is started.
+MEMBER_FD = "CIRANDA_MEMBER_FD"
+INCARNATION = "CIRANDA_INCARNATION"
 # Variables that choose backends.
 CPU_OPERATIONS = "CIRANDA_CPU_OPERATIONS"
 GPU_OPERATIONS = "CIRANDA_GPU_OPERATIONS"
@@ -62,6 +66,9 @@ _SERVER_NAMES = frozenset({SERVERS, SERVER_LISTENER_FD, LIFE, EVALUATED, COORDIN
 SERVERS_BY_HAND = "CIRANDA_PS"
 _KEY_FILE = "CIRANDA_KEY_FILE"
 _MEETING_NAMES = frozenset({RENDEZVOUS, RENDEZVOUS_FD, KEY_FD, _KEY_FILE})
+_ELASTIC_NAMES = frozenset({MEMBER_FD, INCARNATION})
+# Variables of one process, or of one job, that other processes must not take for theirs.
+_TOLD_NAMES = _MEETING_NAMES | _SERVER_NAMES | _ELASTIC_NAMES
 
 
 def job_environment(
@@ -83,9 +90,9 @@ def job_environment(
     }
 
 
-def rank_environment(paths: JobPaths, place: Place) -> dict[str, str]:
-    """Returns the variables that tell a rank its place."""
-    error_file = paths.error_file(place.rank)
+def rank_environment(paths: JobPaths, place: Place, number: int) -> dict[str, str]:
+    """Returns the variables that tell a rank its place. `number` is the number of its process."""
+    error_file = paths.error_file(number)
     numbers = {
         "RANK": place.rank,
         "LOCAL_RANK": place.local_rank,
@@ -128,22 +135,20 @@ def identity_names() -> frozenset[str]:
     """Returns the variables that only the launcher may set: a user's value would split the job."""
     paths = JobPaths("", "", "")
     (place,) = assign_ranks([Host("")], 1)
-    names = {*job_environment(paths, size=1, master=""), *rank_environment(paths, place)}
-    return (
-        _MEETING_NAMES | _SERVER_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
-    )
+    names = {*job_environment(paths, size=1, master=""), *rank_environment(paths, place, 0)}
+    return _TOLD_NAMES | names - {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_HOSTNAME"}
 
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """Drops the variables of the meeting and of servers that an outer launcher has set.
+    """Drops the variables of the meeting, of servers and of elastic jobs that an outer launcher has
+    set.
 
     This launcher may run in a rank of another job.
     """
-    told = _MEETING_NAMES | _SERVER_NAMES
     return {
         name: text
         for name, text in environment.items()
-        if name not in told or _is_by_hand(name, environment)
+        if name not in _TOLD_NAMES or _is_by_hand(name, environment)
     }
 
 

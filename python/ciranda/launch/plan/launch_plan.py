@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ciranda.compat import python_path
 from ciranda.launch.errors import LaunchError
 from ciranda.launch.plan import hosts as host_list
+from ciranda.launch.plan.elastic import ElasticLimits
 from ciranda.launch.plan.environment import (
     COORDINATES,
     EVALUATED,
@@ -50,13 +51,18 @@ class RankPlan:
     argv: tuple[str, ...]
     environment: Mapping[str, str]  # complete: what execve gets
     shown: Mapping[str, str]  # the launcher's part of it, since a user's values may be secret
+    spare: int | None = None  # its number, if it is a spare of an elastic job; None: a rank
+
+    may_come_back = True
 
     @property
     def rank(self) -> int:
         return self.place.rank
 
-    number = rank  # among the job's processes, see processes.py
-    may_come_back = True
+    @property
+    def number(self) -> int:
+        """The number among the job's processes, see processes.py."""
+        return self.rank if self.spare is None else self.spare
 
 
 @dataclass(frozen=True)
@@ -104,11 +110,13 @@ class LaunchPlan:
     server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # true: servers run until END_SERVERS, for ranks of other hosts
     roles: tuple[RolePlan, ...] = ()
+    elastic: ElasticLimits | None = None  # None: a lost rank ends the job
+    spares: tuple[RankPlan, ...] = ()
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
         """The processes in the order of their start: servers first, as workers look for them."""
-        return (*self.servers, *self.ranks, *self.roles)
+        return (*self.servers, *self.ranks, *self.spares, *self.roles)
 
     @property
     def host_count(self) -> int:
@@ -173,13 +181,15 @@ def plan_launch(
     restarts: int = 0,
     horovod_names: bool = False,
     roles: Sequence[int] = (),
+    elastic: ElasticLimits | None = None,
 ) -> LaunchPlan:
     """Plans processes. The launcher's variables override inherited ones, the user's override both.
 
     `ranks` are the ranks to plan, of `size` in the job. `host` is the name of this host in places.
     `servers` are the servers to plan, which run `server_program`. `servers_at` has the address of
     each server of the job for the ranks here. `horovod_names`: ranks can import ciranda as horovod
-    too. `roles`: COORDINATOR and EVALUATOR, if the job has them.
+    too. `roles`: COORDINATOR and EVALUATOR, if the job has them. `elastic`: how the number of ranks
+    may change, and the spares to plan; None: it does not change.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -207,16 +217,20 @@ def plan_launch(
             shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
         return complete, shown
 
-    plans = []
-    for place in ranks:
+    def plan_rank(place: Place, spare: int | None = None) -> RankPlan:
+        number = place.rank if spare is None else spare
         made = environments(
             inherited,
-            {**job, **rank_environment(paths, place)},
+            {**job, **rank_environment(paths, place, number)},
             place.host,
             sharing=place.local_size,
             one_host=place.host_count == 1,
         )
-        plans.append(RankPlan(place, tuple(argv), *made))
+        return RankPlan(place, tuple(argv), *made, spare)
+
+    # A spare has no rank yet. Its variables are those of the last rank, so that a program that
+    # reads them before it becomes a rank finds a valid place.
+    spares = range(size, size + elastic.spares) if elastic is not None else range(0)
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     playing = []
@@ -250,7 +264,7 @@ def plan_launch(
         keeps = server_files.state is not None
         serving.append(ServerPlan(server, command, {**plain, **shown}, shown, keeps))
     return LaunchPlan(
-        tuple(plans),
+        tuple(map(plan_rank, ranks)),
         size,
         host,
         cores,
@@ -262,6 +276,8 @@ def plan_launch(
         server_files,
         servers_stay,
         tuple(playing),
+        elastic,
+        tuple(plan_rank(ranks[-1], spare) for spare in spares),
     )
 
 
@@ -280,6 +296,9 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
+    for spare in plan.spares:
+        name = f"spare {spare.number}"
+        table.append((name, spare.place.host.destination, "", "/dev/null", command))
     others: list[ServerPlan | RolePlan] = [*plan.servers, *plan.roles]
     for each in others:
         program = shlex.join(each.argv)
@@ -298,6 +317,10 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         if own:
             lines += ["", f"set for rank {rank.rank}:"]
             lines += [f"  {name}={text}" for name, text in own]
+    for spare in plan.spares:
+        own = sorted(set(spare.shown.items()) - shared)
+        lines += ["", f"set for spare {spare.number}:"]
+        lines += [f"  {name}={text}" for name, text in own]
     for each in others:
         lines += ["", f"set for {name_of(each.number)}:"]
         lines += [f"  {name}={text}" for name, text in sorted(each.shown.items())]
@@ -306,6 +329,11 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
 
 def _size_words(plan: LaunchPlan) -> str:
     ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
+    if plan.elastic is not None:
+        ranks += f" ({plan.elastic.min_np} to {plan.elastic.max_np})"
+    if plan.spares:
+        count = len(plan.spares)
+        ranks += " and 1 spare" if count == 1 else f" and {count} spares"
     if plan.servers:
         count = len(plan.servers)
         ranks += " and 1 parameter server" if count == 1 else f" and {count} parameter servers"

@@ -348,6 +348,13 @@ class Console:
         if stream is not None:
             stream.finish()
 
+    def settle(self, rank: int) -> None:
+        """Shows what is held back, before another process of this number prints."""
+        for fd in (1, 2):
+            stream = self._streams.get((rank, fd))
+            if stream is not None:
+                stream.finish()
+
     def hide_interrupts(self) -> None:
         """Hides KeyboardInterrupt tracebacks from now on. After Ctrl-C they are only noise."""
         for stream in self._streams.values():

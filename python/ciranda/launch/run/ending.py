@@ -87,6 +87,12 @@ class Ending:
         if self.step is Step.TERMINATE and self._deadline is not None:
             self._deadline = min(self._deadline, now + CUT_SHORT_GRACE_S)
 
+    def give_up(self, now: float) -> None:
+        """Ends an elastic job that has lost too much. The ranks that are left may still save."""
+        if self.step is Step.RUN:
+            self.reason = Reason.FAILED
+            self._go(Step.TERMINATE, now)
+
     def signalled(self, number: int, now: float) -> None:
         """Handles a signal that tells the launcher to end the job. Only the first is polite."""
         if self.step is Step.RUN:

@@ -85,6 +85,7 @@ class Verdict:
     pending: tuple[Pending, ...] = ()
     victims: tuple[int, ...] = ()
     also_failed: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # members of an elastic job that were lost before
     ended: tuple[int, ...] = ()  # ended by the launcher
     finished: tuple[int, ...] = ()
 
@@ -294,6 +295,19 @@ def _cause(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str])
     return f"{first_line[:_CAUSE_CHARACTERS_MAX]} ({shown})" if first_line else shown
 
 
+def cause_of(end: RankEnd, report: ErrorReport | None, tail: Sequence[str]) -> str:
+    """Returns why a process ended that the launcher has not ended: the words of the cause."""
+    return _cause(end, report, tail)
+
+
+def signal_name(number: int) -> str:
+    """Returns a name such as `SIGKILL`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def signal_words(number: int) -> str:
     """Returns words such as `Segmentation fault, SIGSEGV (11)`."""
     try:
@@ -381,7 +395,8 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
     if verdict.victims:
         of = name_of(verdict.culprit) if verdict.culprit is not None else "another rank"
         rows.append(("victims", f"{names_of(verdict.victims)}: failed only because {of} was lost"))
-    rows += [("also failed" if index == 0 else "", line) for index, line in _listed(verdict)]
+    rows += _listed("also failed", verdict.also_failed)
+    rows += _listed("lost", verdict.lost)
     if verdict.ended:
         rows.append(("ended", f"{names_of(verdict.ended)}: by the launcher"))
     if verdict.finished:
@@ -391,8 +406,10 @@ def render(verdict: Verdict, details: BlockDetails) -> str:
     return _box(verdict.title, rows, details.unicode)
 
 
-def _listed(verdict: Verdict) -> list[tuple[int, str]]:
-    return list(enumerate(verdict.also_failed[:_PENDING_SHOWN]))
+def _listed(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [
+        (label if index == 0 else "", line) for index, line in enumerate(lines[:_PENDING_SHOWN])
+    ]
 
 
 def _pending_rows(verdict: Verdict) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from ciranda.launch.run.local_ranks import (
     allow_descriptors,
 )
 from ciranda.launch.run.output_files import OutputFiles
-from ciranda.launch.run.report import report_failure, report_lost_supervisor
+from ciranda.launch.run.report import report_failure, report_given_up, report_lost_supervisor
 from ciranda.launch.run.supervisor import HAND_ON
 
 _SIGNAL_OF = {reason: number for number, reason in REASONS.items()}
@@ -74,6 +74,22 @@ class JobNews(News, Protocol):
         """Reports a lost host. No more news of its processes will follow."""
 
 
+class ElasticNews(JobNews, Protocol):
+    """News that only the processes of an elastic job can bring."""
+
+    def went(self, rank: int, exit_code: int) -> None:
+        """Reports the end of a process without which the job goes on."""
+
+    def follows(self, rank: int, text: str) -> None:
+        """Reports that another process will take this number. `text` is for its log."""
+
+    def said(self, text: str) -> None:
+        """Brings a line for the console."""
+
+    def gave_up(self, cause: str, lost: Sequence[str]) -> None:
+        """Reports that the job has lost too much; `lost` names the lost ranks."""
+
+
 StartRanks = Callable[[JobNews, EventLoop], Ranks]
 
 
@@ -110,7 +126,7 @@ class _Job:
         self._stack = stack
         allow_descriptors(len(plan.processes))
         self._console = Console(
-            size=plan.size,
+            size=plan.size + len(plan.spares),
             ranks=[each.number for each in plan.processes],
             shown=settings.shown,
             stdout=1,
@@ -126,6 +142,7 @@ class _Job:
         self._refused: tuple[int, int] | None = None  # rank, errno
         self._not_started: Sequence[str] = ()
         self._lost_hosts: list[LostHost] = []
+        self._given_up: tuple[str, Sequence[str]] | None = None  # the cause, and the lost ranks
         self._lost = ""  # why the ranks were not ended in order; empty: they were
         self._running = True
         self._restarted = 0
@@ -135,17 +152,13 @@ class _Job:
             stack,
             plan.paths,
             [each.number for each in plan.processes],
-            size=plan.size,
+            size=plan.size + len(plan.spares),
             by_stream=settings.output_dir,
         )
 
     def run(self, start_ranks: StartRanks | None) -> int:
         self._loop.watch(self._catch_signals(), self._on_signals)
-        if start_ranks is None:
-            ranks: Ranks = LocalRanks(self._plan, self, self._loop, stdin=_stdin_for_rank_0())
-        else:
-            ranks = start_ranks(self, self._loop)
-        self._ranks = ranks
+        ranks = self._ranks = self._make_ranks(start_ranks)
         try:
             ranks.start()
             while self._running:
@@ -153,6 +166,16 @@ class _Job:
         finally:
             ranks.end()
         return self._conclude()
+
+    def _make_ranks(self, start_ranks: StartRanks | None) -> Ranks:
+        if start_ranks is not None:
+            return start_ranks(self, self._loop)
+        stdin = _stdin_for_rank_0()
+        if self._plan.elastic is None:
+            return LocalRanks(self._plan, self, self._loop, stdin=stdin)
+        from ciranda.launch.run.elastic_ranks import ElasticRanks  # needs a compiled module
+
+        return ElasticRanks(self._plan, self._plan.elastic, self, self._loop, stdin=stdin)
 
     def _turn(self) -> None:
         deadlines = [self._ending.deadline, self._console.deadline(), self._ranks.deadline()]
@@ -215,10 +238,13 @@ class _Job:
     def ended(self, rank: int, exit_code: int) -> None:
         now = time.monotonic()
         self._ends.append(RankEnd(rank, self._pids[rank], exit_code, self._ending.by_launcher))
-        words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
-        self._verbose(f"{name_of(rank)} ended after {now - self._started:.2f} s: {words}")
+        self._tell_end(rank, exit_code, now)
         if exit_code != 0:
             self._ending.rank_failed(now)
+
+    def _tell_end(self, rank: int, exit_code: int, now: float) -> None:
+        words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
+        self._verbose(f"{name_of(rank)} ended after {now - self._started:.2f} s: {words}")
 
     def starts_again(self, rank: int, exit_code: int) -> None:
         self._restarted += 1
@@ -267,6 +293,24 @@ class _Job:
         self._verbose(f"{host.name} is lost: {why}")
         self._ending.cut_short(time.monotonic())
 
+    def went(self, rank: int, exit_code: int) -> None:
+        if exit_code == 0:
+            self._ends.append(RankEnd(rank, self._pids[rank], exit_code))
+        self._tell_end(rank, exit_code, time.monotonic())
+
+    def follows(self, rank: int, text: str) -> None:
+        self._console.settle(rank)
+        said = self._files.separate(rank, text)
+        if said is not None:
+            self._console.say(f"ciranda: {said}")
+
+    def said(self, text: str) -> None:
+        self._console.say(f"ciranda: {text}")
+
+    def gave_up(self, cause: str, lost: Sequence[str]) -> None:
+        self._given_up = (cause, lost)
+        self._ending.give_up(time.monotonic())
+
     def _on_host(self, rank: int) -> str:
         return f" on {self._plan.host_of(rank)}" if self._plan.host_count > 1 else ""
 
@@ -301,6 +345,10 @@ class _Job:
             return 1
         if reason is Reason.FINISHED:
             return self._with_output()
+        if reason is Reason.FAILED and self._given_up is not None:
+            block = report_given_up(plan, *self._given_up, rerun=settings.rerun, unicode=unicode)
+            self._console.say(block, error=True)
+            return 1
         block, code = report_failure(
             plan,
             self._ends,

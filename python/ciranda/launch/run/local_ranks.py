@@ -6,7 +6,8 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Collection
+import socket
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ciranda.launch.errors import LaunchError
@@ -16,7 +17,8 @@ from ciranda.launch.run.ending import Step
 from ciranda.launch.run.event_loop import EventLoop
 
 _READ_BYTES = 64 * 1024
-_DESCRIPTORS_PER_RANK = 7  # two pipes until the supervisor is forked, a log, a file for each stream
+# Two pipes until the supervisor is forked, a log, a file for each stream, a socket to the arbiter.
+_DESCRIPTORS_PER_RANK = 8
 _DESCRIPTORS_FREE = 64
 _COMMANDS = {
     Step.INTERRUPT: supervisor.INTERRUPT,
@@ -93,6 +95,7 @@ class LocalRanks:
         self._events_rest = b""
         self._done = False  # the supervisor has ended the tree and said so
         self._commands = -1
+        self._orders: socket.socket | None = None  # to the supervisor of an elastic job
         self._spare = children_before_us()
         self._stdin = stdin
         self._only_here = only_here
@@ -103,6 +106,10 @@ class LocalRanks:
         event_read, event_write = os.pipe()
         outputs = []
         ours = [command_write, event_read]
+        orders = None
+        if self._plan.elastic is not None:
+            self._orders, orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.append(self._orders.fileno())
         for process in self._plan.processes:
             ends = []
             for stream in (1, 2):
@@ -114,7 +121,7 @@ class LocalRanks:
                 ends.append(write)
             outputs.append((ends[0], ends[1]))
         channels = supervisor.Channels(
-            command_read, event_write, self._stdin, outputs, self._only_here
+            command_read, event_write, self._stdin, outputs, self._only_here, orders
         )
         self._supervisor = supervisor.fork_supervisor(self._plan, channels, ours)
         self._commands = command_write
@@ -127,6 +134,33 @@ class LocalRanks:
             theirs += meeting.listeners.values()  # the supervisor and its children have them now
         for fd in theirs:
             os.close(fd)
+        if orders is not None:
+            orders.close()
+
+    # Orders of an elastic job
+
+    def start_one(self, number: int, incarnation: int, member: int) -> None:
+        """Starts a process, which gets the socket `member`. No process of its number may run."""
+        self._tell_supervisor(f"{supervisor.START_ONE} {number} {incarnation}", [member])
+
+    def kill_one(self, number: int) -> None:
+        self._tell_supervisor(f"{supervisor.KILL_ONE} {number}")
+
+    def finish(self) -> None:
+        """Makes the end of the running processes the end of the job."""
+        self._tell_supervisor(supervisor.FINISH)
+
+    def read_rest(self, number: int) -> None:
+        """Passes on all output that a process has left, before another one takes its number."""
+        for fd in [fd for fd, (owner, _) in self._outputs.items() if owner == number]:
+            with contextlib.suppress(BlockingIOError):
+                while chunk := os.read(fd, _READ_BYTES):
+                    self._news.printed(*self._outputs[fd], chunk)
+
+    def _tell_supervisor(self, text: str, fds: Sequence[int] = ()) -> None:
+        assert self._orders is not None  # noqa: S101 - the job is elastic
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # over() tells its end
+            socket.send_fds(self._orders, [text.encode()], fds)
 
     def order(self, step: Step) -> None:
         if step is Step.GIVE_UP:  # all ranks die with it; end() does the rest
@@ -168,6 +202,8 @@ class LocalRanks:
         self.pause(False)
         commands, self._commands = self._commands, -1
         os.close(commands)  # the supervisor then kills everything, if we leave early
+        if self._orders is not None:
+            self._orders.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor, 0)
         process_tree.kill_descendants(supervisor.KILL_LIMIT_S, self._spare)

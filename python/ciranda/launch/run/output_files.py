@@ -12,6 +12,7 @@ from ciranda.launch.plan.processes import is_rank, name_of
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 STREAMS = ("stdout", "stderr")
+FOLLOWS = "--- ciranda: "  # begins the line in a log that separates two processes of one number
 
 
 class OutputFiles:
@@ -29,9 +30,11 @@ class OutputFiles:
         """`by_stream`: a folder for rank.N/stdout and rank.N/stderr of `size` ranks; None: none."""
         self._stack = stack
         self._files: dict[tuple[int, int], list[int]] = {}
+        self._logs: dict[int, int] = {}
+        self._last_bytes: dict[int, bytes] = {}  # of each log
         width = len(str(size - 1))
         for number in numbers:
-            log = self._open(paths.log_file(number))
+            log = self._logs[number] = self._open(paths.log_file(number))
             with contextlib.suppress(FileNotFoundError):  # of an earlier job in this folder
                 os.unlink(paths.error_file(number))
             for stream, name in enumerate(STREAMS, start=1):
@@ -54,8 +57,22 @@ class OutputFiles:
 
         The failed file gets no more output; other files still do.
         """
+        self._last_bytes[number] = chunk[-1:]
+        return self._write(number, self._files[number, stream], chunk)
+
+    def separate(self, number: int, text: str) -> str | None:
+        """Writes a line into a log, before the output of another process of this number.
+
+        Returns a message as write() does.
+        """
+        line_end = b"" if self._last_bytes.get(number, b"\n") == b"\n" else b"\n"
+        self._last_bytes[number] = b"\n"
+        log = [fd for fd in self._files[number, 1] if fd == self._logs[number]]
+        return self._write(number, log, line_end + f"{FOLLOWS}{text} ---\n".encode())
+
+    def _write(self, number: int, fds: Iterable[int], chunk: bytes) -> str | None:
         said = None
-        for fd in list(self._files[number, stream]):
+        for fd in list(fds):
             view = memoryview(chunk)
             try:
                 while view:

@@ -15,11 +15,13 @@ from ciranda.launch.run.failure import (
     LostHost,
     RankEnd,
     Verdict,
+    cause_of,
     clean_tail,
     judge,
     parse_error_file,
     render,
 )
+from ciranda.launch.run.output_files import FOLLOWS
 
 _ERROR_FILE_BYTES_MAX = 1024 * 1024
 _TAIL_BYTES = 64 * 1024
@@ -47,17 +49,41 @@ def report_lost_supervisor(plan: LaunchPlan, cause: str, *, rerun: str, unicode:
     return _word(plan, Evidence(plan.size, ()), verdict, rerun, unicode)[0]
 
 
+def report_given_up(
+    plan: LaunchPlan, cause: str, lost: Sequence[str], *, rerun: str, unicode: bool
+) -> str:
+    """Returns the failure block of an elastic job that has `lost` too much."""
+    verdict = Verdict("the job failed", cause, exit_code=1, lost=tuple(lost))
+    return _word(plan, Evidence(plan.size, ()), verdict, rerun, unicode)[0]
+
+
+def words_of_end(paths: JobPaths, end: RankEnd) -> str:
+    """Returns why a process has ended, from the files of its number."""
+    return cause_of(end, _error_report(paths, end.rank), _tail(paths, end.rank))
+
+
 def _collect(plan: LaunchPlan, ends: Sequence[RankEnd], lost_hosts: Sequence[LostHost]) -> Evidence:
     reports: dict[int, ErrorReport] = {}
     tails: dict[int, list[str]] = {}
     ours = [each.number for each in plan.processes]
     for rank in ours:
-        report = parse_error_file(_read(plan.paths.error_file(rank), _ERROR_FILE_BYTES_MAX))
+        report = _error_report(plan.paths, rank)
         if report is not None:
             reports[rank] = report
-        tails[rank] = clean_tail(_read(plan.paths.log_file(rank), _TAIL_BYTES, from_end=True))
+        tails[rank] = _tail(plan.paths, rank)
     others = frozenset(range(plan.size)).difference(ours)
     return Evidence(plan.size, ends, reports, tails, lost_hosts, others)
+
+
+def _error_report(paths: JobPaths, number: int) -> ErrorReport | None:
+    return parse_error_file(_read(paths.error_file(number), _ERROR_FILE_BYTES_MAX))
+
+
+def _tail(paths: JobPaths, number: int) -> list[str]:
+    """Returns the last lines of the last process of this number."""
+    text = _read(paths.log_file(number), _TAIL_BYTES, from_end=True)
+    _, separator, last = text.rpartition(FOLLOWS)
+    return clean_tail(last.partition("\n")[2] if separator else text)
 
 
 def _word(

@@ -7,6 +7,9 @@ the whole tree. It always removes the job's folder at the end.
 The launcher decides when a job is over. The supervisor decides only two things. Servers end after
 the ranks and the coordinator, and the evaluator ends after the servers. A killed process is started
 again while restarts are left: a server if it keeps its state, a worker until all workers have left.
+
+In an elastic job the launcher orders each start, through a second socket, on which the process's
+own socket to the arbiter comes along.
 """
 
 from __future__ import annotations
@@ -16,13 +19,21 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ciranda.launch.plan.environment import KEY_FD, LIFE, RENDEZVOUS_FD, SERVER_LISTENER_FD
+from ciranda.launch.plan.environment import (
+    INCARNATION,
+    KEY_FD,
+    LIFE,
+    MEMBER_FD,
+    RENDEZVOUS_FD,
+    SERVER_LISTENER_FD,
+)
 from ciranda.launch.plan.launch_plan import LaunchPlan, ProcessPlan
 from ciranda.launch.plan.processes import EVALUATOR, is_server, trains
 from ciranda.launch.remote.meeting import Meeting, key_pipe
@@ -35,8 +46,16 @@ KILL = b"K"  # SIGKILL to the whole tree, at once
 END_SERVERS = b"E"  # the ranks of all hosts are gone, so servers may end
 HAND_ON = {signal.SIGUSR1: b"1", signal.SIGUSR2: b"2"}  # the signal to every rank
 
+# Orders of an elastic job, one datagram each.
+START_ONE = "start"  # start NUMBER INCARNATION, and the process's socket to the arbiter comes along
+KILL_ONE = "kill"  # kill NUMBER: SIGKILL to the process group
+FINISH = "finish"  # nothing is started from now on, so that the job is over with its last process
+_ORDER_BYTES_MAX = 256
+
 _BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 KILL_LIMIT_S = 10.0  # a process in an uninterruptible system call cannot be killed
+_NOTHING: Mapping[str, str] = {}
+_NO_FDS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class Channels:
     stdin: int  # for rank 0
     outputs: Sequence[tuple[int, int]]  # stdout and stderr of every process of the plan
     only_here: str = ""  # a folder to remove if the launcher is gone; empty: none
+    orders: socket.socket | None = None  # of an elastic job, which starts with no process
 
 
 def fork_supervisor(plan: LaunchPlan, channels: Channels, close: Sequence[int]) -> int:
@@ -93,18 +113,26 @@ class Supervisor:
         self._servers_told = False  # servers were told to end
         self._workers_left = False  # all of them, in order: a server then ends with 0
         self._over = False
+        self._awaits_orders = channels.orders is not None  # starts may still be ordered
         self._kill_at: float | None = None  # when servers or leftovers are killed
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._channels.commands, selectors.EVENT_READ)
             selector.register(_wake_on_child(), selectors.EVENT_READ)
-            self._start_all()
+            orders = self._channels.orders
+            if orders is None:
+                self._start_all()
+            else:
+                selector.register(orders, selectors.EVENT_READ)
+                self._keep_all()
             while not self._is_over():
                 timeout_s = self._kill_at and max(0.0, self._kill_at - time.monotonic())
                 for key, _ in selector.select(timeout_s):
                     if key.fd == self._channels.commands:
                         self._obey()
+                    elif orders is not None and key.fileobj is orders:
+                        self._take_order(orders)
                     else:
                         os.read(key.fd, 4096)
                 self._report(process_tree.reap())
@@ -124,18 +152,54 @@ class Supervisor:
         if not started:
             self._kill_all()
 
-    def _start(self, process: ProcessPlan, streams: tuple[int, int], life: int = 1) -> bool:
+    def _keep_all(self) -> None:
+        """Keeps the streams of all processes, as each may be started at any time, and again."""
+        for process, streams in zip(self._plan.processes, self._channels.outputs, strict=True):
+            self._kept[process.number] = (process, streams)
+
+    def _take_order(self, orders: socket.socket) -> None:
+        text, fds, _, _ = socket.recv_fds(orders, _ORDER_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        if not text:  # the launcher is gone
+            self._kill_all()
+            return
+        word, *numbers = text.decode().split()
+        if word == START_ONE:
+            self._start_one(int(numbers[0]), int(numbers[1]), fds[0])
+        elif word == KILL_ONE:
+            running = [pid for pid, number in self._alive.items() if number == int(numbers[0])]
+            self._signal(running, signal.SIGKILL, group=True)
+        else:
+            self._awaits_orders = False
+
+    def _start_one(self, number: int, incarnation: int, member: int) -> None:
+        """Starts a process of an elastic job. Does nothing if the job ends."""
+        try:
+            if self._awaits_orders:
+                process, streams = self._kept[number]
+                told = {INCARNATION: str(incarnation)}
+                if not self._start(process, streams, told, {MEMBER_FD: member}):
+                    self._kill_all()
+        finally:
+            os.close(member)
+
+    def _start(
+        self,
+        process: ProcessPlan,
+        streams: tuple[int, int],
+        more: Mapping[str, str] = _NOTHING,
+        handed_too: Mapping[str, int] = _NO_FDS,
+    ) -> bool:
+        """Starts a process, with `more` variables, and with descriptors by their variables."""
         number = process.number
         meeting = self._plan.meeting
         stdin = self._stdin_of(number)
         try:
-            with _key_of(meeting) as handed:
+            with _key_of(meeting) as key:
+                handed = {**key, **handed_too}
                 if number in self._listeners:
                     name = SERVER_LISTENER_FD if is_server(number) else RENDEZVOUS_FD
                     handed[name] = self._listeners[number]
-                told = {name: str(fd) for name, fd in handed.items()}
-                if life > 1:
-                    told[LIFE] = str(life)
+                told = {**more, **{name: str(fd) for name, fd in handed.items()}}
                 pid = local.start_program(
                     process.argv,
                     {**process.environment, **told},
@@ -177,6 +241,7 @@ class Supervisor:
             self._signal_ranks(number, group=False)
         if any(bytes([each]) not in signals.values() for each in commands) or not commands:
             self._restarts = 0  # any other command means that the job ends
+            self._awaits_orders = False
         if not commands:  # the launcher is gone
             self._kill_all()
             if self._channels.only_here:
@@ -211,7 +276,7 @@ class Supervisor:
         and leftovers get SIGTERM first and SIGKILL later.
         """
         alive = self._alive.values()
-        if self._over or any(map(trains, alive)):
+        if self._over or self._awaits_orders or any(map(trains, alive)):
             return self._over
         if any(map(is_server, alive)):
             if self._servers_may_end:
@@ -272,19 +337,26 @@ class Supervisor:
             self._workers_left = self._workers_left or (is_server(number) and code == 0)
             if code != 0:
                 self._restarts = 0  # the job has failed
+            if self._channels.orders is not None and code != 0:
+                self._kill_group(pid)  # before the launcher hears: its memory is the others' too
             self._tell(f"exit {number} {code}")
 
     def _start_again(self, number: int, pid: int, code: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # its group: processes that it has started
+        self._kill_group(pid)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._plan.paths.error_file(number))
         self._restarts -= 1
         self._lives[number] += 1
         self._tell(f"again {number} {code}")
         process, streams = self._kept[number]
-        if not self._start(process, streams, self._lives[number] + 1):
+        if not self._start(process, streams, {LIFE: str(self._lives[number] + 1)}):
             self._kill_all()
+
+    @staticmethod
+    def _kill_group(pid: int) -> None:
+        """Kills the processes that a process has started, once it has ended itself."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
     def _let_go(self, number: int, streams: Sequence[int]) -> None:
         """Closes the streams and the listener of a process that is not started again."""
