@@ -51,6 +51,7 @@ MAY_INCLUDE["core/job"] = {
     "core/trace",
     "core/engine",
     "core/settings",
+    "core/member",
     "include",  # it implements the C++ API
 } | TRANSPORT
 MAY_INCLUDE["core/ps/io"] = {
@@ -77,9 +78,16 @@ MAY_INCLUDE["ciranda/torch/process"] = {
     "core/trace",
     "core/kernels",
     "core/ps/decide",
+    "core/member",
     "core/engine",
     "core/job",
     "core/ps/io",
+    "ciranda/torch/tensor",
+    "ciranda/torch/collective",
+}
+MAY_INCLUDE["ciranda/torch/elastic"] = {
+    "core/base",
+    "core/member",
     "ciranda/torch/tensor",
     "ciranda/torch/collective",
 }
@@ -129,7 +137,16 @@ MAY_INCLUDE["ciranda/torch/servers"] = {
 }
 TORCH = {
     f"ciranda/torch/{folder}"
-    for folder in ("tensor", "collective", "process", "step", "gradient", "optimizer", "servers")
+    for folder in (
+        "tensor",
+        "collective",
+        "process",
+        "elastic",
+        "step",
+        "gradient",
+        "optimizer",
+        "servers",
+    )
 }
 MAY_INCLUDE["ciranda/torch/api"] = {"core/base", "core/job", "include"} | TORCH
 MAY_INCLUDE["bindings"] = {
@@ -137,6 +154,7 @@ MAY_INCLUDE["bindings"] = {
     "core/kernels",
     "core/engine",
     "core/ps/decide",
+    "core/member",
     "core/job",
     "core/ps/io",
     "include",
@@ -183,7 +201,7 @@ CPP_WORDS: list[tuple[str, str, dict[str, str]]] = [
         {
             "csrc/core/base/thread.h": "starts all but those that a library needs",
             "csrc/core/engine/background_thread*": "drives where no user's thread does",
-            "csrc/core/ps/io/beat_thread*": "tells servers that the worker lives while it computes",
+            "csrc/core/transport/link/beat_thread*": "says that a process lives as it computes",
             "csrc/core/transport/dial/connection_thread*": "accepts and dials while nobody drives",
             "csrc/core/backend/gloo/gloo_backend.cc": "Gloo's collectives block",
             "csrc/core/backend/nccl/nccl_communicator*": "NCCL may block at its end",

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
     const MutexLock lock(client->conversation_.mutex());
     CIRANDA_TRY(client->conversation_.enter());
   }
-  CIRANDA_TRY(client->beats_.start([&conversation = client->conversation_] {
+  CIRANDA_TRY(client->beats_.start("ciranda-ps-beat", [&conversation = client->conversation_] {
     const MutexLock lock(conversation.mutex());
     return conversation.attend();
   }));

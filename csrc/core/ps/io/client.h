@@ -8,7 +8,6 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/ps/decide/messages.h"
-#include "core/ps/io/beat_thread.h"
 #include "core/ps/io/client_options.h"
 #include "core/ps/io/conversation.h"
 #include "core/ps/io/parameter_client.h"
@@ -16,6 +15,7 @@
 #include "core/ps/io/server_link.h"
 #include "core/ps/io/task_client.h"
 #include "core/trace/timeline.h"
+#include "core/transport/link/beat_thread.h"
 
 namespace ciranda::ps {
 

@@ -10,13 +10,13 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/ps/decide/messages.h"
-#include "core/ps/io/beat_thread.h"
 #include "core/ps/io/client_options.h"
 #include "core/ps/io/progress.h"
 #include "core/ps/io/rejoiner.h"
 #include "core/ps/io/server_links.h"
 #include "core/ps/io/wait_notice.h"
 #include "core/trace/timeline.h"
+#include "core/transport/link/beat_thread.h"
 
 namespace ciranda::ps {
 

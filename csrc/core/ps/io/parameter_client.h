@@ -12,10 +12,10 @@
 #include "core/ps/decide/layout.h"
 #include "core/ps/decide/messages.h"
 #include "core/ps/decide/model.h"
-#include "core/ps/io/beat_thread.h"
 #include "core/ps/io/conversation.h"
 #include "core/ps/io/server_link.h"
 #include "core/trace/timeline.h"
+#include "core/transport/link/beat_thread.h"
 #include "core/transport/local/memory_segment.h"
 
 namespace ciranda::ps {

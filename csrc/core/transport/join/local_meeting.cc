@@ -118,7 +118,8 @@ class LocalLeader {
  private:
   Status meet_everybody() {
     for (int present = 1; present < join_.size;) {
-      auto readable = wait_readable(folder_->listener(), deadline_ns_);
+      auto readable =
+          wait_readable_or_interrupted(folder_->listener(), deadline_ns_, join_.interrupt);
       if (!readable) return readable.error();
       if (!readable.value()) return nobody_came();
       Fd socket(::accept4(folder_->listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -137,7 +138,7 @@ class LocalLeader {
       refuse(socket.get(), pid.error());
       return false;
     }
-    auto readable = wait_readable(socket.get(), deadline_ns_);
+    auto readable = wait_readable_or_interrupted(socket.get(), deadline_ns_, join_.interrupt);
     if (!readable) return readable.error();
     if (!readable.value()) return nobody_came();
     LocalHello hello;
@@ -287,16 +288,49 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
 Result<Fd> find_rank_0(const UnixJoin& join, std::uint64_t deadline_ns) {
   const std::uint64_t look_ns = monotonic_ns() + kLookAfterMs * 1'000'000;
   if (!join.again && look_ns < deadline_ns) {
-    auto socket = connect_in_job_folder(join.folder, look_ns, join.timeout_ms);
+    auto socket =
+        connect_in_job_folder(join.folder, look_ns, join.timeout_ms, "rank 0", join.interrupt);
     if (socket || socket.error().code != ErrorCode::kTimeout) return socket;
     const std::string heir = heir_of_a_rank(join.rank_variable);
     if (!heir.empty() && is_taken(join.folder)) return invalid(heir, join.rank);
   }
-  auto socket = connect_in_job_folder(join.folder, deadline_ns, join.timeout_ms);
+  auto socket =
+      connect_in_job_folder(join.folder, deadline_ns, join.timeout_ms, "rank 0", join.interrupt);
   if (socket || socket.error().code != ErrorCode::kTimeout || !is_taken(join.folder)) return socket;
   Error error = socket.error();
   error.text += "; another job uses this address, so give each job its own MASTER_PORT";
   return error;
+}
+
+// Receives what rank 0 sends to this rank: the control memory, then one answer for each other
+// client. Its timeout may have begun later, and it knows which ranks are missing, so this waits
+// longer than it does.
+Status receive_answers(const UnixJoin& join, int socket, std::uint64_t deadline_ns,
+                       LocalMesh& mesh) {
+  const Error gone{
+      .code = ErrorCode::kRankLost, .text = "rank 0 ended while the job was starting", .rank = 0};
+  for (int expected = join.size - 1; expected > 0; --expected) {
+    auto readable =
+        wait_readable_or_interrupted(socket, deadline_ns + kWordOfRank0Ns, join.interrupt);
+    if (!readable) return readable.error();
+    if (!readable.value()) {
+      return Error{.code = ErrorCode::kTimeout,
+                   .text = "rank 0 did not answer within " +
+                           std::to_string(join.timeout_ms / 1000) +
+                           " s; rank 0 may still be waiting for other ranks",
+                   .rank = 0};
+    }
+    Answer answer;
+    auto packet = receive_packet(socket, std::as_writable_bytes(std::span(&answer, 1)));
+    if (!packet) return packet.error();
+    if (packet.value().what != Received::kPacket) return gone;
+    if (packet.value().bytes != sizeof answer || answer.magic != kMagic) {
+      return Error{
+          .code = ErrorCode::kMalformed, .text = "rank 0 sent an invalid answer", .rank = 0};
+    }
+    CIRANDA_TRY(apply_answer(mesh, answer, packet.value().fds));
+  }
+  return {};
 }
 
 Result<LocalMesh> join_leader(const UnixJoin& join) {
@@ -322,31 +356,7 @@ Result<LocalMesh> join_leader(const UnixJoin& join) {
   const int fds[] = {own.doorbell.get()};
   CIRANDA_TRY(send_packet(socket.value().get(), bytes_of(hello), fds));
 
-  const Error gone{
-      .code = ErrorCode::kRankLost, .text = "rank 0 ended while the job was starting", .rank = 0};
-  // Rank 0 sends the control memory, then one answer for each other client. Its timeout may have
-  // begun later, and it knows which ranks are missing, so wait longer than it does.
-  for (int expected = join.size - 1; expected > 0; --expected) {
-    auto readable = wait_readable(socket.value().get(), deadline_ns + kWordOfRank0Ns);
-    if (!readable) return readable.error();
-    if (!readable.value()) {
-      return Error{.code = ErrorCode::kTimeout,
-                   .text = "rank 0 did not answer within " +
-                           std::to_string(join.timeout_ms / 1000) +
-                           " s; rank 0 may still be waiting for other ranks",
-                   .rank = 0};
-    }
-    Answer answer;
-    auto packet =
-        receive_packet(socket.value().get(), std::as_writable_bytes(std::span(&answer, 1)));
-    if (!packet) return packet.error();
-    if (packet.value().what != Received::kPacket) return gone;
-    if (packet.value().bytes != sizeof answer || answer.magic != kMagic) {
-      return Error{
-          .code = ErrorCode::kMalformed, .text = "rank 0 sent an invalid answer", .rank = 0};
-    }
-    CIRANDA_TRY(apply_answer(mesh, answer, packet.value().fds));
-  }
+  CIRANDA_TRY(receive_answers(join, socket.value().get(), deadline_ns, mesh));
   mesh.peers[0].socket = std::move(socket).value();
   return mesh;
 }

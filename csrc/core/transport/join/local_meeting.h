@@ -23,6 +23,9 @@ struct UnixJoin {
   // The ranks have met before. Rank 0 may still hold the folder for that meeting, so this rank
   // waits for it.
   bool again = false;
+  // A descriptor that ends the meeting with kShutdown as soon as it is readable; -1: none. In an
+  // elastic job it is the socket to the arbiter, which may name other ranks meanwhile.
+  int interrupt = -1;
 };
 // Lets the ranks of one job and host meet at the Unix socket `folder`/local, which rank 0 creates.
 // Blocks for at most `timeout_ms` on rank 0, a second longer on other ranks. `folder` must be

@@ -161,7 +161,7 @@ Result<pid_t> same_user_pid(int socket) {
 }
 
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
-                                 std::uint64_t timeout_ms, const std::string& who) {
+                                 std::uint64_t timeout_ms, const std::string& who, int interrupt) {
   auto address = socket_address(folder);
   if (!address) return address.error();
   for (;;) {
@@ -185,7 +185,11 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
                            " within " + std::to_string(timeout_ms / 1000) + " s",
                    .rank = 0};
     }
-    ::poll(nullptr, 0, static_cast<int>(kConnectRetryMs));
+    pollfd interrupted{.fd = interrupt, .events = POLLIN, .revents = 0};
+    if (::poll(&interrupted, 1, static_cast<int>(kConnectRetryMs)) > 0) {
+      return Error{.code = ErrorCode::kShutdown,
+                   .text = "the wait for " + who + " was interrupted"};
+    }
   }
 }
 

@@ -59,8 +59,9 @@ bool is_taken(const std::string& folder);
 // Connects to the listener in `folder`, from the side of the other ranks. Blocks until `who`
 // listens there; returns kTimeout at the deadline (monotonic_ns). Returns kInvalidArgument if the
 // folder is not private as above or the listener belongs to another user. `timeout_ms` appears in
-// the message of kTimeout only.
+// the message of kTimeout only. Returns kShutdown when `interrupt` (-1: none) is readable.
 Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadline_ns,
-                                 std::uint64_t timeout_ms, const std::string& who = "rank 0");
+                                 std::uint64_t timeout_ms, const std::string& who = "rank 0",
+                                 int interrupt = -1);
 
 }  // namespace ciranda

@@ -130,4 +130,18 @@ Result<bool> wait_writable(int socket, std::uint64_t deadline_ns) {
   return wait_for({.socket = socket, .writable = true}, deadline_ns);
 }
 
+Result<bool> wait_readable_or_interrupted(int socket, std::uint64_t deadline_ns, int interrupt) {
+  for (;;) {
+    pollfd both[] = {{.fd = socket, .events = POLLIN, .revents = 0},
+                     {.fd = interrupt, .events = POLLIN, .revents = 0}};
+    const int count = ::poll(both, 2, poll_timeout_ms(deadline_ns));
+    if (count < 0 && errno != EINTR) return Error::from_errno("poll", errno);
+    if (count > 0 && both[1].revents != 0) {
+      return Error{.code = ErrorCode::kShutdown, .text = "the wait was interrupted"};
+    }
+    if (count > 0) return true;
+    if (monotonic_ns() >= deadline_ns) return false;
+  }
+}
+
 }  // namespace ciranda

@@ -52,4 +52,8 @@ Result<bool> wait_for(const Watched& watched, std::uint64_t deadline_ns);
 Result<bool> wait_readable(int socket, std::uint64_t deadline_ns);
 Result<bool> wait_writable(int socket, std::uint64_t deadline_ns);
 
+// Waits as wait_readable() does, but returns kShutdown as soon as `interrupt` is readable. -1:
+// nothing interrupts.
+Result<bool> wait_readable_or_interrupted(int socket, std::uint64_t deadline_ns, int interrupt);
+
 }  // namespace ciranda

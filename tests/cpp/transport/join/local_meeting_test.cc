@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/base/clock.h"
+#include "core/transport/tcp/socket_io.h"
 
 namespace ciranda {
 namespace {
@@ -222,6 +223,31 @@ TEST_F(LocalMeetingTest, AChildOfARankIsToldSoAndDoesNotWait) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0) << "rank " << number;
   }
+}
+
+// Ranks of an elastic job, when the arbiter names others while they meet.
+TEST_F(LocalMeetingTest, AReadableDescriptorInterruptsTheMeeting) {
+  auto sockets = make_packet_sockets();
+  ASSERT_TRUE(sockets.ok());
+  const std::byte news{1};
+  ASSERT_TRUE(send_packet(sockets.value()[0].get(), std::span(&news, 1), {}).ok());
+  UnixJoin leader = rank(0, 3);
+  UnixJoin waits_for_leader = rank(1, 3);
+  leader.interrupt = waits_for_leader.interrupt = sockets.value()[1].get();
+  for (const UnixJoin& join : {leader, waits_for_leader}) {
+    const auto meshes = join_all({join});
+    ASSERT_FALSE(meshes[0].ok());
+    EXPECT_EQ(meshes[0].error().code, ErrorCode::kShutdown);
+  }
+  // This one has met the leader, which waits for a third.
+  UnixJoin met = rank(1, 3);
+  met.interrupt = sockets.value()[1].get();
+  UnixJoin patient = rank(0, 3);
+  patient.timeout_ms = 300;
+  const auto meshes = join_all({patient, met});
+  EXPECT_EQ(meshes[0].error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(meshes[1].error().code, ErrorCode::kShutdown);
+  EXPECT_EQ(entries_in_folder(), 0u);
 }
 
 TEST_F(LocalMeetingTest, APlaceIsKeptAsLongAsRankZeroLives) {

@@ -1,5 +1,5 @@
 // What could break: a thread that sleeps through a call, spins, or cannot be ended.
-#include "core/ps/io/beat_thread.h"
+#include "core/transport/link/beat_thread.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -7,7 +7,7 @@
 
 #include <semaphore>
 
-namespace ciranda::ps {
+namespace ciranda {
 namespace {
 
 using Looks = std::counting_semaphore<>;
@@ -16,10 +16,11 @@ TEST(BeatThread, LooksAtOnceAndAfterEachCall) {
   Looks looks(0);
   BeatThread beats;
   ASSERT_TRUE(beats
-                  .start([&] {
-                    looks.release();
-                    return Attention{};
-                  })
+                  .start("beats",
+                         [&] {
+                           looks.release();
+                           return Attention{};
+                         })
                   .ok());
   looks.acquire();
   for (int i = 0; i < 3; ++i) {
@@ -36,16 +37,18 @@ TEST(BeatThread, LooksWhenASocketHasNewsAndWhenTheDeadlineIsOver) {
   Looks looks(0);
   int number = 0;
   BeatThread beats;
-  ASSERT_TRUE(beats
-                  .start([&]() -> Attention {
-                    looks.release();
-                    ++number;
-                    if (number == 1) {
-                      return {.sockets = {{.fd = news.get(), .events = POLLIN, .revents = 0}}};
-                    }
-                    return {.deadline_ns = number == 2 ? monotonic_ns() + 1'000'000 : kNever};
-                  })
-                  .ok());
+  ASSERT_TRUE(
+      beats
+          .start("beats",
+                 [&]() -> Attention {
+                   looks.release();
+                   ++number;
+                   if (number == 1) {
+                     return {.sockets = {{.fd = news.get(), .events = POLLIN, .revents = 0}}};
+                   }
+                   return {.deadline_ns = number == 2 ? monotonic_ns() + 1'000'000 : kNever};
+                 })
+          .ok());
   for (int i = 0; i < 3; ++i) looks.acquire();
   beats.stop();
   EXPECT_EQ(number, 3);
@@ -57,4 +60,4 @@ TEST(BeatThread, OneThatWasNotStartedEnds) {
 }
 
 }  // namespace
-}  // namespace ciranda::ps
+}  // namespace ciranda

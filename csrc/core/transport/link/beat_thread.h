@@ -12,7 +12,7 @@
 #include "core/base/fd.h"
 #include "core/base/result.h"
 
-namespace ciranda::ps {
+namespace ciranda {
 
 // A wait of the thread: for news of any of these sockets, or for the deadline (monotonic_ns).
 struct Attention {
@@ -20,8 +20,8 @@ struct Attention {
   std::uint64_t deadline_ns = kNever;
 };
 
-// The thread that sends beats, so that a worker keeps its lease while the program computes. It also
-// sends the bytes that a call has left in the queues.
+// A thread that sends beats, so that a process keeps its lease while its program computes. A
+// worker's thread also sends the bytes that a call has left in the queues.
 //
 // start() and stop() are for the owner; any thread may call wake().
 class BeatThread {
@@ -34,11 +34,13 @@ class BeatThread {
   BeatThread(const BeatThread&) = delete;
   BeatThread& operator=(const BeatThread&) = delete;
 
-  // Starts the thread, which calls `look` at once, and then after each wait. Call it once.
-  Status start(Look look);
+  // Starts the thread `name` (see start_thread), which calls `look` at once, and then after each
+  // wait. Call it once.
+  Status start(const char* name, Look look);
   // Ends the thread's wait.
   void wake();
-  // Blocks until the thread has ended. Idempotent.
+  // Blocks until the thread has ended. Idempotent. Does not block in a forked child, which has no
+  // such thread.
   void stop();
   // Closes the descriptor in a forked child, which has no such thread. Async-signal-safe.
   void close_in_forked_child() noexcept { wake_.reset(); }
@@ -48,7 +50,8 @@ class BeatThread {
 
   Fd wake_;  // an eventfd
   std::atomic<bool> stops_{false};
+  pid_t pid_ = 0;  // of the process that has the thread
   std::thread thread_;
 };
 
-}  // namespace ciranda::ps
+}  // namespace ciranda

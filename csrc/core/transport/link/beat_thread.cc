@@ -1,4 +1,4 @@
-#include "core/ps/io/beat_thread.h"
+#include "core/transport/link/beat_thread.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,15 +10,16 @@
 #include "core/base/thread.h"
 #include "core/transport/tcp/socket_io.h"
 
-namespace ciranda::ps {
+namespace ciranda {
 
-Status BeatThread::start(Look look) {
+Status BeatThread::start(const char* name, Look look) {
   CIRANDA_ASSERT(!thread_.joinable() && look);
   wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_.valid()) return Error::from_errno("eventfd", errno);
-  auto thread = start_thread("ciranda-ps-beat", [this, look = std::move(look)] { run(look); });
+  auto thread = start_thread(name, [this, look = std::move(look)] { run(look); });
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
+  pid_ = ::getpid();
   return {};
 }
 
@@ -29,6 +30,7 @@ void BeatThread::wake() {
 
 void BeatThread::stop() {
   if (!thread_.joinable()) return;
+  if (::getpid() != pid_) return thread_.detach();
   stops_ = true;
   wake();
   thread_.join();
@@ -45,4 +47,4 @@ void BeatThread::run(const Look& look) {
   }
 }
 
-}  // namespace ciranda::ps
+}  // namespace ciranda
