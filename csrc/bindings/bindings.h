@@ -11,5 +11,6 @@ void bind_world(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
 void bind_servers(pybind11::module_& module);
+void bind_elastic(pybind11::module_& module);
 
 }  // namespace ciranda

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, module) {
   ciranda::bind_collectives(module);
   ciranda::bind_optimizer(module);
   ciranda::bind_servers(module);
+  ciranda::bind_elastic(module);
 }

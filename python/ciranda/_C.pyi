@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'MAX', 'MIN', 'ModeKind', 'OptimizerCore', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsStep', 'RuleKind', 'SUM', 'ServerMode', 'SharedStepMode', 'StalePolicy', 'Training', 'UpdateRule', 'abort', 'add_process_set', 'add_row_table', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_rank_step', 'begin_rows', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_values', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_rank_step', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'note_freed', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'refuse_derivatives_in_step', 'refuse_options', 'remove_process_set', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'waits_crosswise', 'work_with_vectors', 'zero_rows']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'MAX', 'MIN', 'ModeKind', 'OptimizerCore', 'Order', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsStep', 'RecoveryPlan', 'RuleKind', 'SUM', 'ServerMode', 'SharedStepMode', 'StalePolicy', 'Training', 'UpdateRule', 'abort', 'add_process_set', 'add_row_table', 'agree_on_recovery', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_epoch', 'begin_rank_step', 'begin_rows', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_values', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_rank_step', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_elastic_job', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'newest_order', 'note_freed', 'own_epoch', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'refuse_derivatives_in_step', 'refuse_options', 'remove_process_set', 'say_at_end', 'say_formed', 'say_ready', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'wait_for_order', 'waits_crosswise', 'work_with_vectors', 'zero_rows']
 class Training:
     """
     Members:
@@ -491,6 +491,35 @@ class PsGradients:
         ...
     def push(self, into: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+class Order:
+    """
+    What the arbiter of an elastic job has said last.
+    """
+    @property
+    def epoch(self) -> int:
+        ...
+    @property
+    def over(self) -> bool:
+        ...
+    @property
+    def planned(self) -> bool:
+        ...
+class RecoveryPlan:
+    """
+    From whom the ranks of an epoch get the state.
+    """
+    @property
+    def behind(self) -> list[int]:
+        ...
+    @property
+    def moment(self) -> int:
+        ...
+    @property
+    def newcomers(self) -> list[int]:
+        ...
+    @property
+    def source(self) -> int:
+        ...
 def abort(reason: str) -> None:
     """
     Ends the job for every rank with this reason.
@@ -503,6 +532,8 @@ def add_row_table(*, name: str, rows: typing.SupportsInt | typing.SupportsIndex,
     """
     Adds a table of rows to the servers and returns its number.
     """
+def agree_on_recovery(holds_state: bool, moment: typing.SupportsInt | typing.SupportsIndex) -> RecoveryPlan:
+    ...
 def allgather_async(inputs: collections.abc.Sequence[torch.Tensor], name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def allgather_bytes(mine: torch.Tensor, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> list[torch.Tensor]:
@@ -535,6 +566,10 @@ def backends() -> list:
     """
 def barrier_async(name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
+def begin_epoch() -> None:
+    """
+    Meets the members of the newest epoch in its World.
+    """
 def begin_rank_step() -> None:
     ...
 def begin_rows(table: typing.SupportsInt | typing.SupportsIndex, rows: torch.Tensor, values: torch.Tensor) -> None:
@@ -579,6 +614,10 @@ def hosts_are_trusted() -> bool:
     """
     True if this rank may run code that other ranks send: all ranks are on this host, or the network between the hosts is encrypted or declared trusted.
     """
+def in_elastic_job() -> bool:
+    """
+    True if the launcher may change the ranks of this job.
+    """
 def in_forked_child() -> bool:
     ...
 def init(with_comm: bool = False) -> None:
@@ -607,8 +646,16 @@ def lost_server() -> int | None:
     """
 def names_of(owned: collections.abc.Sequence[torch.Tensor], named: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     ...
+def newest_order() -> Order:
+    """
+    Reads what the arbiter has said. Does not block.
+    """
 def note_freed(bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
+def own_epoch() -> int:
+    """
+    The number of the epoch of this World; 0: alone.
+    """
 def pace() -> tuple[bool, int]:
     """
     Returns the current values of CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS.
@@ -647,6 +694,12 @@ def remove_process_set(process_set: typing.SupportsInt | typing.SupportsIndex) -
     """
     Removes a process set. All ranks must call it; blocks until they have.
     """
+def say_at_end(since: typing.SupportsInt | typing.SupportsIndex) -> None:
+    ...
+def say_formed(step: typing.SupportsInt | typing.SupportsIndex) -> None:
+    ...
+def say_ready() -> None:
+    ...
 def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex, splits: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, name: str, process_set: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     ...
 def schedule_task(call: str, copies: typing.SupportsInt | typing.SupportsIndex) -> int:
@@ -696,6 +749,10 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex, look: collect
 def take_task(failed: bool, text: str) -> tuple[int, str]:
     """
     Reports the previous task with its result `text`, blocks until there is another task and returns (task, call). No task: nothing is left.
+    """
+def wait_for_order(timeout_ms: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    """
+    Blocks until the arbiter says something.
     """
 def waits_crosswise(scope: str) -> bool:
     """

@@ -118,7 +118,8 @@ Result<std::unique_ptr<World>> World::start(Config config, Handover& handover) {
                          .settings = rank_info.cross_size == 1 ? shared_settings(config) : "",
                          .rank_variable = config.rank_variable,
                          .prove_origin = config.prove_origin,
-                         .again = handover.met});
+                         .again = handover.met,
+                         .interrupt = config.interrupt});
   if (!mesh) return mesh.error();
   handover.met = true;
   auto remote = meet_other_hosts(config, mesh.value(), handover);

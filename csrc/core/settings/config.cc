@@ -94,6 +94,18 @@ Status read_autotune(const Environment& env, AutotuneConfig& autotune) {
   return {};
 }
 
+Status read_member(const Environment& env, MemberConfig& member) {
+  CIRANDA_TRY(env.integer("CIRANDA_MEMBER_FD", 0, 1 << 20, member.fd));
+  std::int64_t incarnation = 0;
+  CIRANDA_TRY(env.integer("CIRANDA_INCARNATION", 1, std::int64_t{1} << 31, incarnation));
+  member.incarnation = static_cast<std::uint32_t>(incarnation);
+  if ((member.fd >= 0) == (incarnation > 0)) return {};
+  return bad_value(member.fd >= 0 ? "CIRANDA_MEMBER_FD" : "CIRANDA_INCARNATION",
+                   env.text(member.fd >= 0 ? "CIRANDA_MEMBER_FD" : "CIRANDA_INCARNATION"),
+                   "set by ciranda run alone, which sets CIRANDA_MEMBER_FD and "
+                   "CIRANDA_INCARNATION together");
+}
+
 Status read_stalls(const Environment& env, EngineOptions& engine) {
   std::int64_t warn_s = 60;
   std::int64_t shutdown_s = 0;
@@ -279,6 +291,7 @@ Result<Config> read_config(const Getenv& getenv, int cores) {
   CIRANDA_TRY(read_keep_heap(env, config));
   CIRANDA_TRY(read_wire_dtype(env, config));
   CIRANDA_TRY(read_autotune(env, config.autotune));
+  CIRANDA_TRY(read_member(env, config.member));
   CIRANDA_TRY(read_engine_options(env, cores, config));
   CIRANDA_TRY(read_cpu_operations(env, config));
   CIRANDA_TRY(read_gpu_operations(env, config));

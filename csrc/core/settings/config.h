@@ -22,6 +22,12 @@ struct AutotuneConfig {
   int steps_per_sample = 10;  // CIRANDA_AUTOTUNE_STEPS_PER_SAMPLE
 };
 
+// This process's place in an elastic job; `ciranda run` sets both. See Member.
+struct MemberConfig {
+  int fd = -1;                    // a socket to the arbiter; -1: no elastic job; CIRANDA_MEMBER_FD
+  std::uint32_t incarnation = 0;  // CIRANDA_INCARNATION
+};
+
 // Every setting of the runtime: docs/configuration.md lists names, defaults and bounds.
 struct Config {
   RankInfo rank_info;
@@ -33,11 +39,13 @@ struct Config {
   bool prove_origin = false;    // at most a port tells jobs apart: see check_same_job()
   std::string unplaced_master;  // MASTER_ADDR, if no variable gave this host's number of ranks
   std::uint64_t start_timeout_ms = 30'000;  // CIRANDA_START_TIMEOUT_SECONDS
+  int interrupt = -1;                       // ends the meeting when it is readable, see UnixJoin
   RemoteConfig remote;              // if rank_info.cross_size > 1 or has_servers_elsewhere()
   bool trusted_network = false;     // CIRANDA_TRUSTED_NETWORK
   bool keep_heap = true;            // see ciranda/torch/tensor/heap.h
   std::optional<DType> wire_dtype;  // of gradients, see RequestSpec; CIRANDA_WIRE_DTYPE
   AutotuneConfig autotune;
+  MemberConfig member;
   // The address of each parameter server; none: on this host, in the job's folder. A job with
   // servers has no World. From CIRANDA_PS_SERVERS, which ciranda run sets, or CIRANDA_PS, which the
   // user sets for servers started by hand.

@@ -452,6 +452,19 @@ TEST(Config, ANcclThatBlocksIsRefused) {
   EXPECT_EQ(refused(""), "");
 }
 
+TEST(Config, AnElasticJobTellsBothVariablesOrNone) {
+  auto member = ranks_on(1, "CIRANDA_MEMBER_FD", "7");
+  EXPECT_FALSE(read(member).ok());
+  member["CIRANDA_INCARNATION"] = "3";
+  const auto config = read(member);
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config.value().member.fd, 7);
+  EXPECT_EQ(config.value().member.incarnation, 3U);
+  member.erase("CIRANDA_MEMBER_FD");
+  ASSERT_FALSE(read(member).ok());
+  EXPECT_NE(read(member).error().text.find("CIRANDA_INCARNATION is '3'"), std::string::npos);
+}
+
 TEST(Config, GlooDoesNotRoundWhatItSends) {
   auto gloo = ranks_on(2, "CIRANDA_CPU_OPERATIONS", "gloo");
   gloo["CIRANDA_WIRE_DTYPE"] = "bfloat16";
@@ -540,6 +553,9 @@ constexpr Variable kVariables[] = {
     {"CIRANDA_PS_PATIENCE_SECONDS", Of::kRank, "5", "6"},
     {"CIRANDA_LIFE", Of::kMeeting},
     {"CIRANDA_COORDINATOR", Of::kMeeting},
+    // The arbiter knows its processes.
+    {"CIRANDA_MEMBER_FD", Of::kMeeting},
+    {"CIRANDA_INCARNATION", Of::kMeeting},
 };
 // Which rank of which job this is, in the words of its starter: for the meeting, too.
 const std::set<std::string> kPlace = {

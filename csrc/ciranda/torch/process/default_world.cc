@@ -21,6 +21,7 @@
 namespace ciranda {
 namespace {
 
+constexpr std::uint64_t kMeetingMs = 600'000;  // in which all members of an epoch must come
 constexpr int kCoordinatorNumber = 1'000'000;  // the launcher's, see launch/plan/processes.py
 
 // The state that a process has once. A process has one World or one connection to its servers.
@@ -34,7 +35,9 @@ struct Process {
   std::function<void()> show_where GUARDED_BY(mutex);
   std::function<bool()> interrupted GUARDED_BY(mutex);
   Handover handover GUARDED_BY(mutex);
-  LossReport loss_report GUARDED_BY(mutex);                      // as of the latest init()
+  std::shared_ptr<Member> member GUARDED_BY(mutex);  // in an elastic job, from the first init() on
+  member::EpochNumber epoch GUARDED_BY(mutex) = 0;   // of the World
+  LossReport loss_report GUARDED_BY(mutex);          // as of the latest init()
   std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // on this rank's GPU
 
   // The fork handler and the forked child read these without the mutex.
@@ -107,6 +110,50 @@ Hosts hosts_of_workers(const RankInfo& rank_info) {
   return hosts;
 }
 
+// Begins a World and makes it the process's.
+void begin_world(Config config, Handover& handover) REQUIRES(process.mutex) {
+  CIRANDA_ASSERT(process.whole == nullptr && process.parts.empty());  // by end_world()
+  config.engine.show_where = process.show_where;
+  if (process.interrupted) {
+    config.engine.interrupted = [ask = process.interrupted] { return !begins_or_ends && ask(); };
+  }
+  process.world = unwrap(World::start(std::move(config), handover));
+  process.rank_info = process.world->rank_info();
+  process.hosts = process.world->engine()->group(kWorldGroup)->hosts;
+  process.engine_at_fork.store(process.world->engine().get());
+  process.whole = std::make_shared<const Communicator>(Communicator{
+      process.world->engine(), process.world->engine()->group(kWorldGroup), default_stream});
+}
+
+void end_world() REQUIRES(process.mutex) {
+  if (process.world == nullptr) return;
+  process.world->shutdown();
+  process.engine_at_fork.store(nullptr);
+  process.device_stream.reset();
+  process.parts.clear();
+  process.whole.reset();
+  process.world.reset();
+}
+
+// Begins the World of one rank in which a process of an elastic job starts. rank() and size() give
+// the place that the launcher expects it to have.
+void begin_alone(Config config) REQUIRES(process.mutex) {
+  if (config.with_comm) {
+    throw Exception({.code = ErrorCode::kUnsupported,
+                     .text = "init: comm has no meaning in an elastic job, whose ranks change; "
+                             "leave it out"});
+  }
+  if (process.member == nullptr) process.member = std::make_shared<Member>(config.member);
+  const RankInfo expected = config.rank_info;
+  config.rank_info = {};
+  config.timeline_path.clear();
+  if (expected.rank != 0) config.warnings.clear();
+  Handover handover;
+  begin_world(std::move(config), handover);
+  process.rank_info = expected;
+  process.epoch = 0;
+}
+
 struct BeginsOrEnds {
   BeginsOrEnds() { begins_or_ends = true; }
   ~BeginsOrEnds() { begins_or_ends = false; }
@@ -135,14 +182,9 @@ void init_default_world(bool with_comm) {
       ::pthread_atfork(nullptr, nullptr, child_after_fork);
   const MutexLock lock(process.mutex);
   if (process.world != nullptr || process.client != nullptr) return;
-  CIRANDA_ASSERT(process.whole == nullptr && process.parts.empty());  // by shutdown()
   const BeginsOrEnds here;
   Config config = unwrap(read_process_config());
   config.with_comm = with_comm;
-  config.engine.show_where = process.show_where;
-  if (process.interrupted) {
-    config.engine.interrupted = [ask = process.interrupted] { return !begins_or_ends && ask(); };
-  }
   process.loss_report = {.error_file = config.error_file,
                          .number = config.coordinates ? kCoordinatorNumber : config.rank_info.rank,
                          .has_servers = !config.servers.empty()};
@@ -155,13 +197,48 @@ void init_default_world(bool with_comm) {
     shut_down_at_exit();
     return;
   }
-  process.world = unwrap(World::start(std::move(config), process.handover));
-  process.rank_info = process.world->rank_info();
-  process.hosts = process.world->engine()->group(kWorldGroup)->hosts;
-  process.engine_at_fork.store(process.world->engine().get());
-  process.whole = std::make_shared<const Communicator>(Communicator{
-      process.world->engine(), process.world->engine()->group(kWorldGroup), default_stream});
+  if (config.member.fd >= 0) {
+    begin_alone(std::move(config));
+  } else {
+    begin_world(std::move(config), process.handover);
+  }
   shut_down_at_exit();
+}
+
+std::shared_ptr<Member> elastic_member() {
+  refuse_in_forked_child();
+  const MutexLock lock(process.mutex);
+  return process.member;
+}
+
+member::EpochNumber own_epoch() {
+  const MutexLock lock(process.mutex);
+  return process.epoch;
+}
+
+void begin_epoch(const member::NewEpoch& epoch) {
+  refuse_in_forked_child();
+  const MutexLock lock(process.mutex);
+  CIRANDA_ASSERT(process.member != nullptr);  // by init(), in an elastic job
+  const BeginsOrEnds here;
+  end_world();
+  process.epoch = epoch.number;
+  Config config = unwrap(read_process_config());
+  const auto place = std::ranges::find(epoch.members, process.member->incarnation());
+  CIRANDA_ASSERT(place != epoch.members.end());  // by Member::newest()
+  const int rank = static_cast<int>(place - epoch.members.begin());
+  const int size = static_cast<int>(epoch.members.size());
+  config.rank_info = {.rank = rank, .size = size, .local_rank = rank, .local_size = size};
+  const std::string name = "e" + std::to_string(epoch.number);
+  config.job_folder += "/" + name;
+  config.job_id += "." + name;
+  config.timeline_path.clear();
+  config.warnings.clear();  // init() has printed them
+  // Members come when their block ends; the arbiter says so if one is gone.
+  config.start_timeout_ms = kMeetingMs;
+  config.interrupt = process.member->fd();
+  Handover handover;
+  begin_world(std::move(config), handover);
 }
 
 void shutdown() {
@@ -174,14 +251,8 @@ void shutdown() {
     process.client.reset();
     forget_row_tables();
   }
-  if (process.world == nullptr) return;
   const BeginsOrEnds here;
-  process.world->shutdown();
-  process.engine_at_fork.store(nullptr);
-  process.device_stream.reset();
-  process.parts.clear();
-  process.whole.reset();
-  process.world.reset();
+  end_world();
 }
 
 bool is_initialized() {

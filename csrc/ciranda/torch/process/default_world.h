@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ciranda/torch/collective/collective.h"
+#include "core/job/member.h"
 #include "core/job/world.h"
 #include "core/ps/io/client.h"
 
@@ -17,6 +18,21 @@ namespace ciranda {
 // differ in that, init() throws on all of them; with parameter servers a comm is kUnsupported.
 // Blocks.
 void init_default_world(bool with_comm);
+
+// --- Elastic jobs (docs/elastic.md). A process begins in a World of one rank, and later in one
+// World after the other, as the arbiter names the ranks.
+
+// Returns this process's socket to the arbiter; null before the first init(), and in a job that is
+// not elastic.
+std::shared_ptr<Member> elastic_member();
+
+// Returns the number of the epoch whose World this process is in; 0 in its World of one rank.
+member::EpochNumber own_epoch();
+
+// Ends the World and meets the members of `epoch` in the next one. Process sets and unfinished
+// operations of the old World are gone. Blocks until all members have come. Throws kShutdown if the
+// arbiter says something newer meanwhile: the process then is in no World until the next call.
+void begin_epoch(const member::NewEpoch& epoch);
 
 // Sets EngineOptions::show_where for Worlds that begin afterwards: the engine calls it when other
 // ranks wait for this one and ask where it is.
