@@ -5,6 +5,7 @@
     ciranda run -np 2 --ps 1 examples/fashion_mnist.py --backend ps --mode async
     ciranda run -np 2 --ps 1 --checkpoint-dir DIR --checkpoint-every 10s --evaluator \\
         examples/fashion_mnist.py --backend ps        # test accuracy over time: DIR/curve.csv
+    ciranda run -np 2 --spares 1 examples/fashion_mnist.py --elastic  # fashion_mnist_elastic.py
 
 What makes an ordinary PyTorch script a distributed one is marked with (1) to (6).
 """
@@ -402,9 +403,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["ring", "ps"], default="ring")
     parser.add_argument("--mode", choices=MODES, default="async", help="of --backend ps")
     parser.add_argument("--shared-step", choices=["auto", "host", "off"], default="auto")
+    parser.add_argument("--elastic", action="store_true", help="ranks may be lost, and come back")
     parser.add_argument("--threads", type=int, help="per rank; default: what the launcher set")
     parser.add_argument("--json", type=Path, help="rank 0 writes the curve there")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.elastic and (args.backend, args.shared_step) != ("ring", "auto"):
+        parser.error("--elastic trains with --backend ring and --shared-step auto")
+    return args
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -423,7 +428,12 @@ def main() -> None:
     hvd.init()  # (1) Find the other ranks.
     if args.threads:
         torch.set_num_threads(args.threads)
-    curve = train(args)
+    if args.elastic:
+        import fashion_mnist_elastic
+
+        curve = fashion_mnist_elastic.train(args)
+    else:
+        curve = train(args)
     if hvd.rank() == 0:
         print(f"\n{curve['total_s']:.1f} s in all", flush=True)
         if args.json:

@@ -12,6 +12,7 @@ __all__ = [
     "DuplicateNameError",
     "ForkedError",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "InvalidArgumentError",
     "MismatchError",
     "NotInitializedError",
@@ -83,3 +84,15 @@ class RankFailedError(RuntimeError):
     def __init__(self, text: str, *, rank: int | None = None) -> None:
         super().__init__(text)
         self.rank = rank
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Ranks join or leave an elastic job: State.commit() and check_host_updates() raise it.
+
+    elastic.run() answers it. With `skip_sync` Horovod does not synchronize the state afterwards;
+    ciranda always does.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the ranks of the job change; elastic.run() goes on with the new ones")
+        self.skip_sync = skip_sync

@@ -98,6 +98,12 @@ GIVEN: dict[Key, str] = {
         "os.environ['RANK'] = os.environ['CIRANDA_RANK']\n"
         "os.environ['WORLD_SIZE'] = os.environ['CIRANDA_SIZE']"
     ),
+    ("docs/elastic.md", "import torch"): "def evaluate():\n    return 0.5",
+    ("docs/elastic.md", "sampler = hvd.elastic"): (
+        "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n\n\n"
+        "def evaluate():\n    return 0.5"
+    ),
+    ("docs/elastic.md", "@state.on_resize"): "state = hvd.elastic.TorchState(model, optimizer)",
     ("docs/launcher.md", "import ciranda"): "def train(folder):\n    return len(folder)\n",
     ("docs/optimizer.md", "optimizer.step()\nwith"): "model.table, m = nn.Embedding(8, 2), 1.0",
     ("docs/process-sets.md", "generator, "): "loss = torch.ones(1)",

@@ -21,7 +21,7 @@ except ImportError as error:
     raise _version_gate.explain_missing_library(error) from None
 
 from ciranda.errors import HorovodInternalError  # noqa: E402 - after the version gate
-from ciranda.torch import absent, ps  # noqa: E402
+from ciranda.torch import ps  # noqa: E402
 from ciranda.torch.backends import (  # noqa: E402
     ccl_built,
     cuda_built,
@@ -114,18 +114,19 @@ from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 
 if TYPE_CHECKING:
     from ciranda.torch import data as data
+    from ciranda.torch import elastic as elastic
     from ciranda.torch import metrics as metrics
     from ciranda.torch import optim as optim
     from ciranda.torch import progress as progress
     from ciranda.torch import schedules as schedules
 
-_HELPERS = ("data", "metrics", "progress", "schedules")
+_HELPERS = ("data", "elastic", "metrics", "progress", "schedules")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HELPERS:
         return importlib.import_module(f"{__name__}.{name}")
-    absent.refuse(name)
+    raise AttributeError(f"module 'ciranda.torch' has no attribute {name!r}")
 
 
 __all__ = [
@@ -164,6 +165,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "gather",
     "gather_async",
     "global_process_set",

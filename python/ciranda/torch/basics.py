@@ -162,6 +162,10 @@ def shutdown() -> None:
     Other ranks that still need this rank get RankLostError. Called automatically when the
     interpreter exits.
     """
+    if _C.in_elastic_job() and not failure_report.has_raised():
+        from ciranda.torch import elastic  # not at the start: it costs an import of torch's data
+
+        elastic.finish()
     _C.shutdown()
     forget_all()
     count_anew()

@@ -52,6 +52,11 @@ def install() -> None:
     sys.excepthook = hook
 
 
+def has_raised() -> bool:
+    """Returns True if an exception ends this process."""
+    return _raised
+
+
 def say_over() -> None:
     """Tells the launcher that this worker has left its servers, at interpreter exit.
 

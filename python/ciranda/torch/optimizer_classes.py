@@ -40,6 +40,7 @@ class Distributed:
     _ciranda_max_norm: float  # 0: no clipping
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's class
+    _ciranda_guard: Any = None  # in a block of an elastic training; see elastic/steps.py
     _parameter_names: dict[torch.Tensor, str]
 
     def why_not_shared(self) -> str:
@@ -143,6 +144,9 @@ class Distributed:
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         """Calls synchronize(), then makes the optimizer's own step() or the shared step."""
+        guard = self._ciranda_guard
+        if guard is not None and not guard.is_in_step:
+            return guard.step(self, closure, args, kwargs)  # which calls this method again
         self._find_new_parameters()
         if self._ciranda_synchronized:
             self._note_synchronized()
@@ -156,6 +160,8 @@ class Distributed:
                 result = shared_step(*arguments)
         else:
             result = self._own_step(closure, *args, **kwargs)
+        if guard is not None:
+            guard.applied()
         self._end_step()
         return result
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from ciranda import _C
+from ciranda.errors import UnsupportedError
 from ciranda.torch import shared_step as sharing
 from ciranda.torch.buffers import Buffers, described
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
@@ -24,7 +27,7 @@ from ciranda.torch.optimizer_classes import (
     numbers_of_groups,
 )
 from ciranda.torch.plain_tensors import require_plain
-from ciranda.torch.process_sets import ProcessSet, number_of
+from ciranda.torch.process_sets import ProcessSet, global_process_set, number_of
 from ciranda.torch.shared_step import (
     SharedStep,
     SharedStepMode,
@@ -125,6 +128,16 @@ class OverRanks(Distributed):
         if self._ciranda_reducer is not self._ciranda_core:
             self._ciranda_reducer.add_parameters(added)
 
+    def _leave_ranks(self) -> None:
+        """Becomes the user's plain optimizer again, with its own state, until train_anew()."""
+        if self._ciranda_shared_step is not None:
+            state = self._ciranda_shared_step.copied_state()
+            self._ciranda_shared_step = None
+            vars(self)["state"] = state
+        self.__class__ = self._ciranda_inner_class
+        # The reducer's hooks end with it.
+        del self._ciranda_core, self._ciranda_reducer
+
 
 class SharedStepOptimizer(OverRanks):
     """An OverRanks while the ranks share its step, and its state in shared memory."""
@@ -210,11 +223,22 @@ def train_together(
 
     Every member calls it, with the same options and parameters. Blocks until they have agreed.
     """
+    options = {name: value for name, value in locals().items() if name not in _OF_THE_CALL}
     if shared_step not in _MODES:
         raise ValueError(
             f"DistributedOptimizer: shared_step must be 'auto', 'host' or False, "
             f"not {shared_step!r}"
         )
+    elastic = _C.in_elastic_job()
+    if elastic:
+        _refuse_in_elastic_job(
+            optimizer,
+            op=op,
+            shared_step=shared_step,
+            share_parameters=share_parameters,
+            process_set=process_set,
+        )
+        shared_step = False  # a rank that dies in a shared step could tear the others' parameters
     native = native_of(compression)
     by_adasum = op == Adasum
     compresses = native is None or first_complex(named) is not None
@@ -257,10 +281,57 @@ def train_together(
         step.add_state(named, optimizer.state)
         optimizer.state = defaultdict(dict)
     optimizer._ciranda_shared_step = step
+    optimizer._ciranda_options = options
+    if not hasattr(optimizer, "_ciranda_number"):
+        optimizer._ciranda_number = next(_numbers)
     begin(optimizer, named, max_grad_norm)
     base = StepsByAdasum if by_adasum else SharedStepOptimizer if shares else OverRanks
     optimizer.__class__ = distributed_class(inner_class, base)
-    core.tune(inner_class.__name__, time.perf_counter)
+    if not elastic:
+        core.tune(inner_class.__name__, time.perf_counter)
+    _distributed.add(optimizer)
+
+
+_OF_THE_CALL = ("optimizer", "named")
+_numbers = itertools.count()
+_distributed: weakref.WeakSet[Any] = weakref.WeakSet()  # the optimizers that train over ranks
+
+
+def distributed() -> list[Any]:
+    """Returns this process's optimizers over ranks, in the order of their making."""
+    return sorted(_distributed, key=lambda each: int(each._ciranda_number))
+
+
+def train_anew(optimizer: Any) -> None:
+    """Makes an optimizer that has left the ranks train with those of the World of now."""
+    options = optimizer._ciranda_options
+    train_together(optimizer, list(_named(optimizer)), **options)
+
+
+def _named(optimizer: Any) -> NamedParameters:
+    return [(name, parameter) for parameter, name in optimizer._parameter_names.items()]
+
+
+def _refuse_in_elastic_job(
+    optimizer: Any, *, op: int, shared_step: Any, share_parameters: bool, process_set: ProcessSet
+) -> None:
+    """Raises UnsupportedError for what cannot go on yet when ranks change."""
+    why = ""
+    if op == Adasum:
+        why = "op=Adasum"
+    elif shared_step == "host":
+        why = 'shared_step="host"'
+    elif share_parameters:
+        why = "share_parameters"
+    elif process_set is not global_process_set:
+        why = "process_set"
+    elif isinstance(optimizer, torch.optim.LBFGS):
+        why = "LBFGS"
+    if why:
+        raise UnsupportedError(
+            f"DistributedOptimizer: {why} does not work in an elastic job (ciranda run --min-np) "
+            "yet; leave it out, or start the job without --min-np, --max-np and --spares"
+        )
 
 
 _MODES: dict[SharedStepMode, _C.SharedStepMode] = {

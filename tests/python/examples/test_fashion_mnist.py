@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -76,8 +77,7 @@ def run_job(
     result = warm.run([*launcher, *job, *options], env=os.environ, cwd=curve.parent, timeout=100)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "| epoch |" in result.stdout
-    parsed: dict[str, Any] = json.loads(curve.read_text())
-    return parsed
+    return {**json.loads(curve.read_text()), "printed": result.stdout}
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.soak), 2])
@@ -150,6 +150,67 @@ def test_the_job_learns_although_its_ranks_are_killed(example_file: Path, tmp_pa
     curve = run_job(example_file, launcher, data, tmp_path / "curve.json", *ps)
     assert curve["rows"][0]["epoch"] > 1  # what an earlier life has done is not done again
     assert curve["rows"][-1]["accuracy"] > 95
+
+
+# Rank 0 is killed once, at its forward pass of a number. A rank that ends hashes its parameters.
+KILLED_AS_RANK_0 = """
+import hashlib, os, runpy, signal, sys
+from pathlib import Path
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+import ciranda.torch as hvd
+
+folder, left = Path(sys.argv.pop(1)), int(sys.argv.pop(1))
+models = set()
+
+def grow_older(module, inputs):
+    global left
+    if isinstance(module, nn.Sequential):
+        models.add(module)
+        left -= 1
+        if left == 0 and hvd.rank() == 0 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+register_module_forward_pre_hook(grow_older)
+sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+(model,) = models
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+(folder / f"digest-{os.environ['CIRANDA_INCARNATION']}").write_text(digest.hexdigest())
+"""
+
+
+def run_elastic_job(example_file: Path, data: Path, folder: Path, dies_at: int) -> dict[str, Any]:
+    folder.mkdir()
+    wrapper = folder / "killed_as_rank_0.py"
+    wrapper.write_text(KILLED_AS_RANK_0)
+    launcher = ["-m", "ciranda", "run", "-np", "2", "--spares", "1", "--reset-limit", "0"]
+    launcher += [str(wrapper), str(folder), str(dies_at)]
+    more = ["--elastic", "--lr", "3e-5"]
+    curve = run_job(example_file, launcher, data, folder / "curve.json", *more)
+    assert (folder / "killed").exists() == (dies_at > 0)
+    digests = [each.read_text() for each in folder.glob("digest-*")]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1, "ranks ended with different parameters"
+    return {**curve, "parameters": digests[0]}
+
+
+def test_an_elastic_job_ends_as_if_no_rank_had_been_killed(
+    example_file: Path, tmp_path: Path
+) -> None:
+    """Also if it is rank 0, which prints and writes: in the second epoch, where each has 6 blocks
+    and looks at the test images once."""
+    data = write_small_data_set(tmp_path, train=330, test=203)
+    quiet = run_elastic_job(example_file, data, tmp_path / "quiet", dies_at=0)
+    killed = run_elastic_job(example_file, data, tmp_path / "killed", dies_at=6 + 1 + 3)
+    for row, again in zip(quiet["rows"], killed["rows"], strict=True):
+        assert (row["loss"], row["accuracy"]) == (again["loss"], again["accuracy"])
+    assert quiet["parameters"] == killed["parameters"]
+    for job in (quiet, killed):
+        table = re.findall(r"^\[\d\] \| +(\w+) \|", job["printed"], re.MULTILINE)
+        assert table == ["epoch", "1", "2", "3"]
 
 
 # In turn each rank is killed, one every so many seconds since the job began.

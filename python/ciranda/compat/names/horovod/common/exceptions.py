@@ -1,12 +1,8 @@
 """horovod.common.exceptions"""
 
-from ciranda.errors import HorovodInternalError
+from ciranda.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """Belongs to elastic jobs; never raised."""
 
 
 class HorovodVersionMismatchError(ImportError):

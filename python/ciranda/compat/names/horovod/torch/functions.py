@@ -2,4 +2,3 @@
 
 from ciranda.torch import *  # noqa: F403
 from ciranda.torch import __all__  # noqa: F401
-from ciranda.torch.absent import refuse as __getattr__  # noqa: F401

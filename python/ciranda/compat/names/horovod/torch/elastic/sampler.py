@@ -1,0 +1,5 @@
+"""horovod.torch.elastic.sampler"""
+
+from ciranda.torch.elastic import ElasticSampler
+
+__all__ = ["ElasticSampler"]
