@@ -22,6 +22,7 @@ from ciranda.measure.samples import as_json as as_json
 from ciranda.measure.sides import Json as Json
 from ciranda.measure.sides import Launcher as Launcher
 from ciranda.measure.sides import SideMaker as SideMaker
+from ciranda.measure.sides import ciranda_command as ciranda_command
 from ciranda.measure.sides import one_thread_env as one_thread_env
 from ciranda.measure.sides import program_through_ciranda as program_through_ciranda
 from ciranda.measure.sides import running as running
