@@ -196,6 +196,12 @@ TARGETS: dict[str, Target] = {
         reason="8 servers, a worker and the kernel's copies share two cores, and a server's waits "
         "for one count",
     ),
+    # From the kill to the next step of another rank.
+    "elastic.pause.2": at_most(80, " ms"),
+    "elastic.pause.3": at_most(80, " ms"),
+    "elastic.pause.4": at_most(80, " ms"),
+    "elastic.cost.tiny": at_most(100, " µs"),
+    "elastic.cost.mlp": at_most(100, " µs"),
     "api.allreduce": at_most(3, " µs"),
     "api.unnamed": at_most(1.1, "x"),
     "api.broadcast": at_most(3, " ms"),
