@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/wire/codec.h"
+#include "core/wire/kinds.h"
 #include "core/wire/types.h"
 
 namespace ciranda::member {
@@ -56,35 +57,16 @@ void read(Reader& in, NewEpoch& message) {
 void write(Writer&, const Over&) {}
 void read(Reader&, Over&) {}
 
-// A message is the index of its kind, then its fields.
 template <typename Message>
 std::vector<std::byte> encode_any(const Message& message) {
   std::vector<std::byte> bytes;
-  Writer out(bytes);
-  out.u8(static_cast<std::uint8_t>(message.index()));
-  std::visit([&](const auto& each) { write(out, each); }, message);
+  encode_kind(message, bytes, [](Writer& out, const auto& kind) { write(out, kind); });
   return bytes;
-}
-
-template <typename Message, std::size_t kIndex = 0>
-Message message_at(Reader& in, std::size_t index) {
-  if constexpr (kIndex + 1 < std::variant_size_v<Message>) {
-    if (index != kIndex) return message_at<Message, kIndex + 1>(in, index);
-  }
-  std::variant_alternative_t<kIndex, Message> message;
-  read(in, message);
-  return message;
 }
 
 template <typename Message>
 Result<Message> decode_any(std::span<const std::byte> bytes) {
-  Reader in(bytes);
-  const std::size_t index = in.u8("message", std::variant_size_v<Message> - 1);
-  if (!in.ok()) return in.error();
-  Message message = message_at<Message>(in, index);
-  if (in.ok() && in.remaining() > 0) in.fail("message", "goes on after its end");
-  if (!in.ok()) return in.error();
-  return message;
+  return decode_kind<Message>(bytes, [](Reader& in, auto& kind) { read(in, kind); });
 }
 
 }  // namespace

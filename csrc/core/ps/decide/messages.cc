@@ -8,6 +8,7 @@
 
 #include "core/ps/decide/model_codec.h"
 #include "core/wire/codec.h"
+#include "core/wire/kinds.h"
 
 namespace ciranda::ps {
 namespace {
@@ -366,32 +367,14 @@ template <typename T>
 requires std::is_empty_v<T>
 void read(Reader&, T&) {}
 
-template <std::size_t kIndex = 0>
-Message message_of(Reader& in, std::size_t index) {
-  if constexpr (kIndex + 1 < std::variant_size_v<Message>) {
-    if (index != kIndex) return message_of<kIndex + 1>(in, index);
-  }
-  std::variant_alternative_t<kIndex, Message> message;
-  read(in, message);
-  return message;
-}
-
 }  // namespace
 
 void encode(const Message& message, std::vector<std::byte>& out) {
-  Writer writer(out);
-  writer.u8(static_cast<std::uint8_t>(message.index()));
-  std::visit([&](const auto& one) { write(writer, one); }, message);
+  encode_kind(message, out, [](Writer& writer, const auto& kind) { write(writer, kind); });
 }
 
 Result<Message> decode_message(std::span<const std::byte> bytes) {
-  Reader in(bytes);
-  const std::size_t index = in.u8("message", std::variant_size_v<Message> - 1);
-  if (!in.ok()) return in.error();
-  Message message = message_of(in, index);
-  if (in.ok() && in.remaining() > 0) in.fail("message", "goes on after its end");
-  if (!in.ok()) return in.error();
-  return message;
+  return decode_kind<Message>(bytes, [](Reader& in, auto& kind) { read(in, kind); });
 }
 
 }  // namespace ciranda::ps
