@@ -782,8 +782,8 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "ends_before_all_are_reaped",
-        "if (is_over_) { if (processes_.empty()) end(",
-        "if (is_over_) { if (processes_.size() == 1) processes_.clear(), end(",
+        "if (processes_.empty()) end(",
+        "if (is_over_ && processes_.size() == 1) processes_.clear(); if (processes_.empty()) end(",
     ),
     Mutant(
         "goes_on_where_nobody_holds_the_state",  # I6

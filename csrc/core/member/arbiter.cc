@@ -215,20 +215,12 @@ void Arbiter::replace(Incarnation incarnation, const Process& process, ExitKind 
 
 void Arbiter::decide(std::uint64_t now_ns) {
   if (has_ended_) return;
-  if (!is_over_) evict_silent(now_ns);
-  if (!is_over_ && all_members_are_at_end()) leave_together(now_ns);
-  if (has_ended_) return;
-  if (!is_over_ && program_has_no_loop()) {
-    for (auto& [incarnation, process] : processes_) {
-      if (process.stage == Stage::kReady) kill(incarnation, process);
-    }
-    if (processes_.empty()) end(EndReason::kFinished);
-    return;
+  if (!is_over_) {
+    evict_silent(now_ns);
+    if (all_members_are_at_end()) leave_together(now_ns);
+    if (has_ended_) return;
   }
-  if (is_over_) {
-    if (processes_.empty()) end(EndReason::kFinished);
-    return;
-  }
+  if (is_over_ || program_has_no_loop()) return finish();
   if (waits()) return form_again(now_ns);
   grow();
 }
@@ -265,6 +257,14 @@ void Arbiter::leave_together(std::uint64_t now_ns) {
 // As many processes as the job wants have come to their end before any epoch.
 bool Arbiter::program_has_no_loop() const {
   return epoch_ == 0 && done_ >= options_.np;
+}
+
+// Ends the job when the last process is reaped. Ready processes will not be needed.
+void Arbiter::finish() {
+  for (auto& [incarnation, process] : processes_) {
+    if (process.stage == Stage::kReady) kill(incarnation, process);
+  }
+  if (processes_.empty()) end(EndReason::kFinished);
 }
 
 // Sends the next epoch if enough processes are there, or the first one.

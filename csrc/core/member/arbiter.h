@@ -167,6 +167,7 @@ class Arbiter {
   bool all_members_are_at_end() const;
   void leave_together(std::uint64_t now_ns);
   bool program_has_no_loop() const;
+  void finish();
   void form_again(std::uint64_t now_ns);
   void wait_for_members(int size, std::uint64_t now_ns);
   void grow();
