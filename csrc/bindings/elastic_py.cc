@@ -26,13 +26,10 @@ void bind_elastic(py::module_& module) {
   py::class_<Order>(module, "Order", "What the arbiter of an elastic job has said last.")
       .def_property_readonly(
           "epoch", [](const Order& order) { return order.epoch ? order.epoch->number : 0; })
-      .def_property_readonly("planned",
-                             [](const Order& order) { return order.epoch && order.epoch->planned; })
       .def_readonly("over", &Order::over);
   using Plan = member::RecoveryPlan;
   py::class_<Plan>(module, "RecoveryPlan", "From whom the ranks of an epoch get the state.")
       .def_readonly("source", &Plan::source)
-      .def_readonly("moment", &Plan::moment)
       .def_readonly("behind", &Plan::behind)
       .def_readonly("newcomers", &Plan::newcomers);
 

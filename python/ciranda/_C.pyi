@@ -501,18 +501,12 @@ class Order:
     @property
     def over(self) -> bool:
         ...
-    @property
-    def planned(self) -> bool:
-        ...
 class RecoveryPlan:
     """
     From whom the ranks of an epoch get the state.
     """
     @property
     def behind(self) -> list[int]:
-        ...
-    @property
-    def moment(self) -> int:
         ...
     @property
     def newcomers(self) -> list[int]:

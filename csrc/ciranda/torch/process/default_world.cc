@@ -35,9 +35,12 @@ struct Process {
   std::function<void()> show_where GUARDED_BY(mutex);
   std::function<bool()> interrupted GUARDED_BY(mutex);
   Handover handover GUARDED_BY(mutex);
-  std::shared_ptr<Member> member GUARDED_BY(mutex);  // in an elastic job, from the first init() on
-  member::EpochNumber epoch GUARDED_BY(mutex) = 0;   // of the World
-  LossReport loss_report GUARDED_BY(mutex);          // as of the latest init()
+  // In an elastic job, from the first init() on: this process's socket to the arbiter, and the
+  // settings of its Worlds.
+  std::shared_ptr<Member> member GUARDED_BY(mutex);
+  Config config GUARDED_BY(mutex);
+  member::EpochNumber epoch GUARDED_BY(mutex) = 0;               // of the World
+  LossReport loss_report GUARDED_BY(mutex);                      // as of the latest init()
   std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // on this rank's GPU
 
   // The fork handler and the forked child read these without the mutex.
@@ -144,9 +147,9 @@ void begin_alone(Config config) REQUIRES(process.mutex) {
                              "leave it out"});
   }
   if (process.member == nullptr) process.member = std::make_shared<Member>(config.member);
-  const RankInfo expected = config.rank_info;
-  config.rank_info = {};
   config.timeline_path.clear();
+  process.config = config;
+  const RankInfo expected = std::exchange(config.rank_info, {});
   if (expected.rank != 0) config.warnings.clear();
   Handover handover;
   begin_world(std::move(config), handover);
@@ -223,7 +226,7 @@ void begin_epoch(const member::NewEpoch& epoch) {
   const BeginsOrEnds here;
   end_world();
   process.epoch = epoch.number;
-  Config config = unwrap(read_process_config());
+  Config config = process.config;
   const auto place = std::ranges::find(epoch.members, process.member->incarnation());
   CIRANDA_ASSERT(place != epoch.members.end());  // by Member::newest()
   const int rank = static_cast<int>(place - epoch.members.begin());
@@ -232,7 +235,6 @@ void begin_epoch(const member::NewEpoch& epoch) {
   const std::string name = "e" + std::to_string(epoch.number);
   config.job_folder += "/" + name;
   config.job_id += "." + name;
-  config.timeline_path.clear();
   config.warnings.clear();  // init() has printed them
   // Members come when their block ends; the arbiter says so if one is gone.
   config.start_timeout_ms = kMeetingMs;
