@@ -12,6 +12,14 @@ from ciranda import _C
 from ciranda.torch.data.partition import Ending, done, share
 
 
+def order_of_epoch(length: int, seed: int | None) -> torch.Tensor:
+    """Returns the indices of the samples in the order of the seed; in their own without one."""
+    if seed is None:
+        return torch.arange(length, device="cpu")
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    return torch.randperm(length, generator=generator, device="cpu")
+
+
 class DistributedSampler(Sampler[int]):
     """torch's DistributedSampler with the same arguments and order; knows rank and size itself.
 
@@ -79,10 +87,8 @@ class DistributedSampler(Sampler[int]):
         self._advanced = 0
         mine, length = self._share(), len(self.dataset)
         places = torch.arange(mine.start, mine.stop, mine.step, device="cpu") % max(length, 1)
-        if self.shuffle:
-            generator = torch.Generator(device="cpu").manual_seed(self.seed + self.epoch)
-            places = torch.randperm(length, generator=generator, device="cpu")[places]
-        return iter(places.tolist())
+        order = order_of_epoch(length, self.seed + self.epoch if self.shuffle else None)
+        return iter(order[places].tolist())
 
     def _share(self) -> range:
         return share(len(self.dataset), self._start, self.rank, self.num_replicas, self.ending)

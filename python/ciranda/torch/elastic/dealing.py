@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ciranda.errors import InvalidArgumentError
-from ciranda.torch.data.sampler import DistributedSampler
+from ciranda.torch.data.sampler import DistributedSampler, order_of_epoch
 
 
 def block_of(samples: int, done: int, batch: int, size: int, drop_last: bool) -> int:
@@ -65,10 +65,8 @@ class Dealer:
     def __init__(self, loader: DataLoader[Any], seed: int, number: int) -> None:
         check_loader(loader)
         length = len(loader.dataset)  # type: ignore[arg-type]
-        order = list(range(length))
-        if _is_shuffled(loader.sampler):
-            generator = torch.Generator(device="cpu").manual_seed(seed + number)
-            order = torch.randperm(length, generator=generator, device="cpu").tolist()
+        is_shuffled = _is_shuffled(loader.sampler)
+        order = order_of_epoch(length, seed + number if is_shuffled else None).tolist()
         assert loader.batch_size is not None  # noqa: S101 - by check_loader()
         self._shares = _Shares(order, loader.batch_size, loader.drop_last)
         self._loader = _with_batches(loader, self._shares)

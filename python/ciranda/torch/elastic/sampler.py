@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
-import torch
 from torch.utils.data import Sampler
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
+from ciranda.torch.data.partition import share
+from ciranda.torch.data.sampler import order_of_epoch
 from ciranda.torch.functions import allgather_object
 
 
@@ -93,21 +94,20 @@ class ElasticSampler(Sampler[int]):
         self.num_replicas, self.rank = _C.size(), _C.rank()
         left = self._order()[self.processed_num :]
         self.remaining_indices = [index for index in left if index not in self._named]
-        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.num_samples = len(self._share())
         self.total_size = self.num_samples * self.num_replicas
 
     def _order(self) -> list[int]:
-        length = len(self.dataset)
-        if not self.shuffle:
-            return list(range(length))
-        generator = torch.Generator(device="cpu").manual_seed(self.seed + self.epoch)
-        return torch.randperm(length, generator=generator, device="cpu").tolist()
+        seed = self.seed + self.epoch if self.shuffle else None
+        return order_of_epoch(len(self.dataset), seed).tolist()
 
     def __iter__(self) -> Iterator[int]:
         # A copy: the samples of an iteration stay the same if reset() is called meanwhile.
         left = self.remaining_indices
-        mine = range(self.rank, self.total_size, self.num_replicas)
-        return iter([left[position % len(left)] for position in mine])
+        return iter([left[position % len(left)] for position in self._share()])
+
+    def _share(self) -> range:
+        return share(len(self.remaining_indices), 0, self.rank, self.num_replicas, "pad")
 
     def __len__(self) -> int:
         return self.num_samples
