@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 import weakref
@@ -129,11 +128,10 @@ class OverRanks(Distributed):
             self._ciranda_reducer.add_parameters(added)
 
     def _leave_ranks(self) -> None:
-        """Becomes the user's plain optimizer again, with its own state, until train_anew()."""
-        if self._ciranda_shared_step is not None:
-            state = self._ciranda_shared_step.copied_state()
-            self._ciranda_shared_step = None
-            vars(self)["state"] = state
+        """Becomes the user's plain optimizer again, until train_anew().
+
+        In an elastic job it shares no step, so it has its own state.
+        """
         self.__class__ = self._ciranda_inner_class
         # The reducer's hooks end with it.
         del self._ciranda_core, self._ciranda_reducer
@@ -282,24 +280,22 @@ def train_together(
         optimizer.state = defaultdict(dict)
     optimizer._ciranda_shared_step = step
     optimizer._ciranda_options = options
-    if not hasattr(optimizer, "_ciranda_number"):
-        optimizer._ciranda_number = next(_numbers)
     begin(optimizer, named, max_grad_norm)
     base = StepsByAdasum if by_adasum else SharedStepOptimizer if shares else OverRanks
     optimizer.__class__ = distributed_class(inner_class, base)
     if not elastic:
         core.tune(inner_class.__name__, time.perf_counter)
-    _distributed.add(optimizer)
+    _distributed.setdefault(id(optimizer), optimizer)
 
 
 _OF_THE_CALL = ("optimizer", "named")
-_numbers = itertools.count()
-_distributed: weakref.WeakSet[Any] = weakref.WeakSet()  # the optimizers that train over ranks
+# The optimizers that train over ranks, by id, in the order of their making.
+_distributed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def distributed() -> list[Any]:
     """Returns this process's optimizers over ranks, in the order of their making."""
-    return sorted(_distributed, key=lambda each: int(each._ciranda_number))
+    return list(_distributed.values())
 
 
 def train_anew(optimizer: Any) -> None:

@@ -167,7 +167,7 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
         cause=(
             "it runs on another host, whose launcher tells why it failed"
             if culprit in evidence.others
-            else _cause(end, reports.get(culprit), evidence.tails.get(culprit, ()))
+            else cause_of(end, reports.get(culprit), evidence.tails.get(culprit, ()))
         ),
         exit_code=_exit_code(end),
         culprit=culprit,
@@ -177,7 +177,7 @@ def judge(evidence: Evidence, reason: Reason, timeout_s: float | None = None) ->
         pending=pending,
         victims=tuple(sorted(rank for rank in victims if rank != culprit)),
         also_failed=tuple(
-            f"{name_of(each.rank)}: {_cause(each, reports.get(each.rank), ())}"
+            f"{name_of(each.rank)}: {cause_of(each, reports.get(each.rank), ())}"
             for each in others
             if each.exit_code != 0 and not each.by_launcher and each.rank not in victims
         ),
@@ -214,7 +214,7 @@ def _judge_lost_host(evidence: Evidence, victims: Sequence[int]) -> Verdict:
         also_failed=tuple(
             [str(host) for host in others]
             + [
-                f"{name_of(end.rank)}: {_cause(end, None, ())}"
+                f"{name_of(end.rank)}: {cause_of(end, None, ())}"
                 for end in ended
                 if not end.by_launcher
             ]
@@ -279,7 +279,8 @@ def _collective(
     return None, tuple(waited)
 
 
-def _cause(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str]) -> str:
+def cause_of(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str]) -> str:
+    """Returns why a process ended, in the words of the failure block."""
     if end is None:
         return "it could not be ended"
     if end.exit_code == 0:
@@ -293,11 +294,6 @@ def _cause(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str])
     code = end.exit_code
     shown = signal_words(-code) if code < 0 else f"exit code {code}"
     return f"{first_line[:_CAUSE_CHARACTERS_MAX]} ({shown})" if first_line else shown
-
-
-def cause_of(end: RankEnd, report: ErrorReport | None, tail: Sequence[str]) -> str:
-    """Returns why a process ended that the launcher has not ended: the words of the cause."""
-    return _cause(end, report, tail)
 
 
 def signal_name(number: int) -> str:

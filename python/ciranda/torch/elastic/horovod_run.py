@@ -11,6 +11,7 @@ from ciranda.errors import HostsUpdatedInterrupt
 from ciranda.torch.elastic import state as states
 from ciranda.torch.elastic.horovod_state import State
 from ciranda.torch.elastic.membership import is_loss, membership
+from ciranda.torch.elastic.orders import is_called
 from ciranda.torch.ops import barrier
 
 R = TypeVar("R")
@@ -95,7 +96,7 @@ class _Call:
 
     def change_ranks(self) -> None:
         """Answers an interrupt of check_host_updates(), or one that the program has raised."""
-        if membership.is_called():
+        if is_called():
             membership.recover(self._state)
         else:
             self._state.on_reset()

@@ -45,10 +45,6 @@ class Membership:
         _C.say_ready()
         self.recover(state)
 
-    def is_called(self) -> bool:
-        """Returns True if the launcher has named other ranks, whose World this process joins."""
-        return is_called()
-
     def recover(self, state: State) -> None:
         """Goes on with the ranks of the next epoch. Blocks until they have the newest state."""
         while True:
@@ -88,7 +84,7 @@ class Membership:
             return
         state.progress.at_end = True
         while not _C.newest_order().over:
-            if self.is_called():
+            if is_called():
                 self.recover(state)
                 _C.say_at_end(since)
             _C.wait_for_order(WAIT_MS)

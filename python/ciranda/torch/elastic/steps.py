@@ -16,6 +16,7 @@ from ciranda.torch.elastic import state as states
 from ciranda.torch.elastic.dealing import Dealer, check_loader
 from ciranda.torch.elastic.horovod_state import State
 from ciranda.torch.elastic.membership import is_loss, membership
+from ciranda.torch.elastic.orders import is_called
 from ciranda.torch.elastic.state import TorchState
 from ciranda.torch.optimizer_classes import Distributed
 
@@ -130,7 +131,7 @@ def finish() -> None:
 def _heed(state: State) -> None:
     """Between two blocks: joins the ranks that the launcher has named meanwhile."""
     state.arrive()
-    if membership.is_called():
+    if is_called():
         membership.recover(state)
         state.arrive()
     state.resize(_C.size())
