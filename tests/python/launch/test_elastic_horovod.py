@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm_start")
+
 SAMPLES, BATCH, EPOCHS = 48, 2, 2
 PROGRAM = f"""
 import json, hashlib, torch
@@ -157,6 +159,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Run:
     from launch.conftest import Launcher
 
     launcher = Launcher(tmp_path_factory.mktemp("quiet"))
+    launcher.is_warm = True
     return run(launcher, "-np", "2", "--min-np", "1")
 
 
