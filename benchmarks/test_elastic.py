@@ -100,7 +100,7 @@ class Job:
         gaps = itertools.pairwise(sorted([killed_at, *after]))
         return max(b - a for a, b in gaps if a < killed_at + 1_000_000_000) / 1e6
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(timeout=60)
 
@@ -113,7 +113,7 @@ def test_pause_of_a_kill(report: Report, benchmark: Any, tmp_path: Path) -> None
             folder = tmp_path / str(ranks)
             folder.mkdir()
             job, rng = Job(folder, ranks), random.Random(ranks)
-            with contextlib.closing(_Closing(job)):
+            with contextlib.closing(job):
                 job.wait_for_step(0)
                 for _ in range(KILLS):
                     job.wait_for_spare()
@@ -140,11 +140,6 @@ def test_pause_of_a_kill(report: Report, benchmark: Any, tmp_path: Path) -> None
         report.check(f"elastic.pause.{ranks}", f"pause of a kill, {ranks} ranks", side, 0)
     report.data["pause_ms"] = as_json(pauses)
     report.panels["pause of a kill, ms"] = pauses
-
-
-class _Closing:
-    def __init__(self, job: Job) -> None:
-        self.close = job.end
 
 
 @pytest.mark.parametrize("model", COSTS)
