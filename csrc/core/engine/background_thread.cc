@@ -43,6 +43,7 @@ void BackgroundThread::loop() {
     for (const std::uint32_t local : called) {
       if (local != own && local != SocketSet::kArmed) cycle.service_peer(static_cast<int>(local));
     }
+    if (const Rank dying = rank_.dying.load(); dying >= 0) cycle.peer_dies(dying);
     cycle.look_around(monotonic_ns());
     next_turn_ns = seat_.run_until_idle();
   }

@@ -38,6 +38,8 @@ class Cycle {
 
   // Reads the memory announcements of a rank of this host, and notices if the rank has ended.
   void service_peer(int local);
+  // The process of this local rank has begun to end. Idempotent.
+  void peer_dies(int local) { peer_closed(local); }
   // On several hosts, checks a few times a second that the other hosts still answer: an unplugged
   // host closes no connection. On the first rank of a host, also calls ask_where() when it is due.
   void look_around(std::uint64_t now_ns);

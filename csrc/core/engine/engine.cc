@@ -47,7 +47,7 @@ Result<std::unique_ptr<Engine>> Engine::start(LocalMesh mesh, RemoteMesh remote,
                                               EngineOptions options) {
   std::unique_ptr<Engine> engine(
       new Engine(std::move(mesh), std::move(remote), std::move(options)));
-  if (Status started = engine->start_background(); !started) {
+  if (Status started = engine->start_threads(); !started) {
     Error why = started.error();
     why.text = "rank " + std::to_string(engine->rank()) + " could not start: " + why.text;
     why.rank = engine->rank();
@@ -67,14 +67,21 @@ Engine::Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options)
   CIRANDA_ASSERT(rank_.mesh.peers.size() == static_cast<std::size_t>(local_size()));
 }
 
-Status Engine::start_background() {
+Status Engine::start_threads() {
   CIRANDA_TRY(seat_.alone().start());
-  return background_.start();
+  CIRANDA_TRY(background_.start());
+  if (!rank_.options.died) return {};
+  return lives_.start(rank_.control, rank_.mesh.self, local_size(), [this](Rank local) {
+    rank_.dying.store(local);
+    rank_.bells.wake_own_background();
+    rank_.options.died(local);
+  });
 }
 
 Engine::~Engine() {
   if (forked_.load()) {
     background_.abandon();
+    lives_.abandon();
     seat_.alone().abandon();
     return;
   }
@@ -301,6 +308,7 @@ void Engine::shutdown() {
   }
   rank_.bells.ring_all();
   background_.stop();
+  lives_.stop();
   {
     const Seat::Taken taken(seat_, Seat::As::kVisitor);
     seat_.cycle().close_connections();

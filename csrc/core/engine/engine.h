@@ -16,6 +16,7 @@
 #include "core/engine/rank_context.h"
 #include "core/engine/seat.h"
 #include "core/negotiate/stall.h"
+#include "core/transport/local/life_watch.h"
 
 namespace ciranda {
 
@@ -38,6 +39,8 @@ class Engine {
   int size() const { return rank_.size(); }
   // The ranks of this host, by local rank.
   const std::vector<Rank>& local_ranks() const { return rank_.local_ranks(); }
+  // Returns the process of a local rank.
+  pid_t process_of(int local) { return rank_.peer(local).pid; }
   const std::vector<Rank>& members_here(const Group& group) const {
     return rank_.members_here(group);
   }
@@ -114,7 +117,7 @@ class Engine {
 
  private:
   Engine(LocalMesh mesh, RemoteMesh remote, EngineOptions options);
-  Status start_background();
+  Status start_threads();
 
   Status usable() const;
   Result<Handle> agree(Submission&& submission);
@@ -143,6 +146,7 @@ class Engine {
   RankContext rank_;
   Seat seat_;
   BackgroundThread background_;
+  LifeWatch lives_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> forked_{false};
   std::atomic<std::uint64_t> joins_{0};

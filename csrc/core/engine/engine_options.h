@@ -42,6 +42,9 @@ struct EngineOptions {
   // Returns true if the program wants the waiting thread to stop (Ctrl-C); that ends the World.
   // Called ten times a second in a waiting thread; may block.
   std::function<bool()> interrupted;
+  // Called when the process of a local rank has begun to end without leaving, from a thread of the
+  // engine, at most once. If it is set, the engine notices most deaths much earlier, see LifeWatch.
+  std::function<void(Rank local)> died;
 };
 
 // This rank's time in blocking calls and the data it moved, since the start.

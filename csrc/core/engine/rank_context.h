@@ -82,6 +82,7 @@ struct RankContext {
   SubmissionQueue queue;
   SocketSet sockets;  // what the background thread sleeps on
   Timeline timeline;
+  std::atomic<Rank> dying{-1};  // the local rank whose process has begun to end, if it is known
 
   struct Counters {
     std::atomic<std::uint64_t> waiting_ns{0}, communicating_ns{0}, operations{0}, bytes{0};

@@ -248,7 +248,10 @@ Status read_job(const Environment& env, const Starter& starter, Config& config) 
   config.origin_job = name != nullptr ? name : job_of_workers(env, starter, config.job_id);
   if (name != nullptr) config.job_id += std::string(".") + name;
   CIRANDA_TRY(read_servers(env, config));
-  if (config.rank_info.cross_size > 1 && config.servers.empty()) {
+  // The ranks of an elastic job may all begin on one of its hosts.
+  const bool may_meet = config.rank_info.cross_size > 1 ||
+                        (env.text("CIRANDA_MEMBER_FD") != nullptr && env.text("CIRANDA_KEY_FD"));
+  if (may_meet && config.servers.empty()) {
     CIRANDA_TRY(read_remote(env, starter, config.job_id, config.remote));
   }
   const char* folder = env.text("CIRANDA_JOB_DIR");

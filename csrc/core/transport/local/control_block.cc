@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kAlignment = 4096;  // each part starts on a page
 
 struct BlockParts {
-  std::size_t mark, failure, flags, log, world, end;
+  std::size_t mark, failure, flags, life_marks, log, world, end;
 };
 
 BlockParts parts(int ranks) {
@@ -25,7 +25,8 @@ BlockParts parts(int ranks) {
   BlockParts at{};
   at.failure = sizeof(std::atomic<std::uint64_t>);
   at.flags = align(at.failure + sizeof(FailureRecord));
-  at.log = align(at.flags + n * sizeof(RankFlags));
+  at.life_marks = at.flags + n * sizeof(RankFlags);
+  at.log = align(at.life_marks + n * sizeof(LifeMark));
   at.world = align(at.log + ShmLog::memory_bytes(ranks));
   at.end = at.world + GroupRegion::memory_bytes(ranks);
   return at;
@@ -37,12 +38,17 @@ std::size_t ControlBlock::memory_bytes(int ranks) {
   return parts(ranks).end;
 }
 
+std::size_t ControlBlock::ready_bytes(int ranks) {
+  return parts(ranks).world + GroupRegion::counter_bytes(ranks);
+}
+
 ControlBlock::ControlBlock(std::byte* memory, int ranks) : ranks_(ranks), memory_(memory) {
   CIRANDA_ASSERT(ranks >= 1 && ranks <= kLocalRanksMax);
   const BlockParts at = parts(ranks);
   mark_ = reinterpret_cast<std::atomic<std::uint64_t>*>(memory + at.mark);
   failure_ = reinterpret_cast<FailureRecord*>(memory + at.failure);
   flags_ = reinterpret_cast<RankFlags*>(memory + at.flags);
+  life_marks_ = reinterpret_cast<LifeMark*>(memory + at.life_marks);
   log_offset_ = at.log;
   world_offset_ = at.world;
 }

@@ -32,6 +32,11 @@ struct alignas(128) RankFlags {
   std::atomic<std::uint32_t> asked_where;  // how often waiting ranks asked where it is
 };
 
+// Tells whether a rank's process lives, see LifeWatch. Only elastic jobs use it.
+struct alignas(64) LifeMark {
+  std::atomic<std::uint32_t> word;  // a robust futex
+};
+
 // Why the World of this host failed. Written once, by the first rank that reports a failure.
 struct FailureRecord {
   static constexpr std::uint32_t kNone = 0, kWriting = 1, kWritten = 2;
@@ -47,12 +52,19 @@ struct FailureRecord {
 class ControlBlock {
  public:
   static std::size_t memory_bytes(int ranks);
+  // All but the staging slots, which many Worlds never use: mapping those of all ranks would take
+  // longer than all else at the start.
+  static std::size_t ready_bytes(int ranks);
   ControlBlock(std::byte* memory, int ranks);
 
   std::byte* log_memory() const { return memory_ + log_offset_; }
   RankFlags& flags(Rank rank) const {
     CIRANDA_ASSERT(rank >= 0 && rank < ranks_);
     return flags_[rank];
+  }
+  LifeMark& life_mark(Rank rank) const {
+    CIRANDA_ASSERT(rank >= 0 && rank < ranks_);
+    return life_marks_[rank];
   }
   GroupRegion world() const { return {memory_ + world_offset_, ranks_}; }
 
@@ -75,6 +87,7 @@ class ControlBlock {
   std::atomic<std::uint64_t>* mark_ = nullptr;
   FailureRecord* failure_ = nullptr;
   RankFlags* flags_ = nullptr;
+  LifeMark* life_marks_ = nullptr;
 };
 
 }  // namespace ciranda

@@ -8,6 +8,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -21,7 +22,9 @@ namespace ciranda {
 namespace {
 
 constexpr const char* kSocketName = "local";
-constexpr std::uint64_t kConnectRetryMs = 2;  // at start-up, while rank 0 does not listen yet
+// While rank 0 does not listen yet: at once where all ranks meet again, later at start-up.
+constexpr long kConnectRetryNsMin = 100'000;
+constexpr long kConnectRetryNsMax = 2'000'000;
 
 Error invalid(std::string text) {
   return {.code = ErrorCode::kInvalidArgument, .text = std::move(text)};
@@ -164,7 +167,8 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
                                  std::uint64_t timeout_ms, const std::string& who, int interrupt) {
   auto address = socket_address(folder);
   if (!address) return address.error();
-  for (;;) {
+  for (timespec pause{.tv_sec = 0, .tv_nsec = kConnectRetryNsMin};;
+       pause.tv_nsec = std::min(2 * pause.tv_nsec, kConnectRetryNsMax)) {
     Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.valid()) return Error::from_errno("socket", errno);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.value()),
@@ -186,7 +190,7 @@ Result<Fd> connect_in_job_folder(const std::string& folder, std::uint64_t deadli
                    .rank = 0};
     }
     pollfd interrupted{.fd = interrupt, .events = POLLIN, .revents = 0};
-    if (::poll(&interrupted, 1, static_cast<int>(kConnectRetryMs)) > 0) {
+    if (::ppoll(&interrupted, 1, &pause, nullptr) > 0) {
       return Error{.code = ErrorCode::kShutdown,
                    .text = "the wait for " + who + " was interrupted"};
     }

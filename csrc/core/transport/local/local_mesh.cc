@@ -19,7 +19,8 @@ Result<Fd> make_doorbell() {
 
 Result<std::vector<LocalMesh>> make_loopback(int size) {
   CIRANDA_ASSERT(size >= 1 && size <= kLocalRanksMax);
-  auto control = MemorySegment::create(ControlBlock::memory_bytes(size));
+  auto control =
+      MemorySegment::create(ControlBlock::memory_bytes(size), ControlBlock::ready_bytes(size));
   if (!control) return control.error();
   std::vector<LocalMesh> meshes(static_cast<std::size_t>(size));
   std::vector<Fd> doorbells;

@@ -46,7 +46,7 @@ Error unlike_announced(std::size_t bytes, std::size_t announced) {
 
 }  // namespace
 
-Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes) {
+Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes, std::size_t ready_bytes) {
   const std::size_t size = whole_pages(bytes == 0 ? 1 : bytes);
   const std::size_t available = available_bytes();
   if (available > 0 && size > available) return cannot_reserve(size, ENOMEM);
@@ -57,23 +57,23 @@ Result<MemorySegment::Created> MemorySegment::create(std::size_t bytes) {
   if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return Error::from_errno("cannot seal shared memory", errno);
   }
-  auto segment = map(fd, size);
+  auto segment = map(fd, size, ready_bytes);
   if (!segment) return segment.error();
   return Created{std::move(segment).value(), std::move(fd)};
 }
 
-Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes) {
+Result<MemorySegment> MemorySegment::open(Fd fd, std::size_t bytes, std::size_t ready_bytes) {
   const auto size = sealed_bytes(fd);
   if (!size) return size.error();
   if (size.value() != bytes) return unlike_announced(size.value(), bytes);
-  return map(fd, bytes);
+  return map(fd, bytes, ready_bytes);
 }
 
 Result<MemorySegment> MemorySegment::open_whole(const Fd& fd, std::size_t bytes) {
   const auto size = sealed_bytes(fd);
   if (!size) return size.error();
   if (size.value() < bytes) return unlike_announced(size.value(), bytes);
-  return map(fd, size.value());
+  return map(fd, size.value(), kAllReady);
 }
 
 Result<std::size_t> MemorySegment::sealed_bytes(const Fd& fd) {
@@ -88,8 +88,8 @@ Result<std::size_t> MemorySegment::sealed_bytes(const Fd& fd) {
   return static_cast<std::size_t>(facts.st_size);
 }
 
-Result<MemorySegment> MemorySegment::map(const Fd& fd, std::size_t bytes) {
-  auto memory = SharedMapping::map(fd.get(), bytes);
+Result<MemorySegment> MemorySegment::map(const Fd& fd, std::size_t bytes, std::size_t ready_bytes) {
+  auto memory = SharedMapping::map(fd.get(), bytes, ready_bytes);
   if (!memory) return memory.error();
   MemorySegment segment;
   segment.memory_ = std::move(memory).value();

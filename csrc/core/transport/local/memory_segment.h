@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 
 #include "core/base/fd.h"
@@ -15,12 +16,14 @@ namespace ciranda {
 class MemorySegment {
  public:
   struct Created;
+  static constexpr std::size_t kAllReady = std::numeric_limits<std::size_t>::max();
   // Creates, seals and maps `bytes` zeroed bytes, rounded up to whole pages. posix_fallocate
   // reserves them, so that running out of memory is an error here and never a SIGBUS later.
-  static Result<Created> create(std::size_t bytes);
+  // `ready_bytes`: see SharedMapping::map().
+  static Result<Created> create(std::size_t bytes, std::size_t ready_bytes = kAllReady);
   // Maps a segment that another process created. Returns kMalformed if its size is not `bytes` or
   // is not sealed.
-  static Result<MemorySegment> open(Fd fd, std::size_t bytes);
+  static Result<MemorySegment> open(Fd fd, std::size_t bytes, std::size_t ready_bytes = kAllReady);
   // Maps such a segment completely. Returns kMalformed if it has fewer than `bytes` bytes or its
   // size is not sealed.
   static Result<MemorySegment> open_whole(const Fd& fd, std::size_t bytes);
@@ -32,7 +35,7 @@ class MemorySegment {
 
  private:
   static Result<std::size_t> sealed_bytes(const Fd& fd);
-  static Result<MemorySegment> map(const Fd& fd, std::size_t bytes);
+  static Result<MemorySegment> map(const Fd& fd, std::size_t bytes, std::size_t ready_bytes);
 
   std::shared_ptr<const SharedMapping> memory_;  // copies of a segment share one mapping
 };

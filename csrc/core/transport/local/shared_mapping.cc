@@ -12,14 +12,18 @@ namespace ciranda {
 constinit Mutex SharedMapping::all_mutex_;               // NOLINT: the header says why
 constinit SharedMapping* SharedMapping::all_ = nullptr;  // NOLINT
 
-Result<std::unique_ptr<SharedMapping>> SharedMapping::map(int fd, std::size_t bytes) {
+Result<std::unique_ptr<SharedMapping>> SharedMapping::map(int fd, std::size_t bytes,
+                                                          std::size_t ready_bytes) {
   static const int kRefused =
       ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (kRefused != 0) return Error::from_errno("pthread_atfork", kRefused);
-  // MAP_POPULATE takes all page faults here instead of in a step; the pages exist already.
-  void* const data =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  // The pages exist already; MAP_POPULATE takes the page faults here instead of in a step.
+  const int populate = ready_bytes >= bytes ? MAP_POPULATE : 0;
+  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, fd, 0);
   if (data == MAP_FAILED) return Error::from_errno("cannot map shared memory", errno);
+#ifdef MADV_POPULATE_WRITE  // a kernel without it takes the faults later
+  if (populate == 0 && ready_bytes > 0) (void)::madvise(data, ready_bytes, MADV_POPULATE_WRITE);
+#endif
   // MAP_NORESERVE, because hardly any child writes to all of it.
   void* const for_child = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (for_child == MAP_FAILED) {

@@ -14,8 +14,10 @@ namespace ciranda {
 // write.
 class SharedMapping {
  public:
-  // Maps the first `bytes` bytes of `fd`, which may be closed afterwards. Thread-safe.
-  static Result<std::unique_ptr<SharedMapping>> map(int fd, std::size_t bytes) EXCLUDES(all_mutex_);
+  // Maps the first `bytes` bytes of `fd`, which may be closed afterwards. Takes the page faults of
+  // the first `ready_bytes` bytes now, and the others with their first use. Thread-safe.
+  static Result<std::unique_ptr<SharedMapping>> map(int fd, std::size_t bytes,
+                                                    std::size_t ready_bytes) EXCLUDES(all_mutex_);
   ~SharedMapping() EXCLUDES(all_mutex_);
   SharedMapping(const SharedMapping&) = delete;
   SharedMapping& operator=(const SharedMapping&) = delete;

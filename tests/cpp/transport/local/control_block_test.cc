@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "core/transport/local/memory_segment.h"
 
@@ -22,6 +25,7 @@ TEST(ControlBlock, RegionsDoNotOverlap) {
     };
     for (Rank rank = 0; rank < ranks; ++rank) {
       add(&block.flags(rank), sizeof(RankFlags));
+      add(&block.life_mark(rank), sizeof(LifeMark));
     }
     add(&block.world().flags(0), GroupRegion::memory_bytes(ranks));
     add(block.log_memory(), ShmLog::memory_bytes(ranks));
@@ -31,6 +35,16 @@ TEST(ControlBlock, RegionsDoNotOverlap) {
       ASSERT_LE(regions[i - 1].second, regions[i].first) << ranks;
     }
     EXPECT_LE(regions.back().second, bytes);
+  }
+}
+
+TEST(ControlBlock, AllButTheStagingSlotsIsReady) {
+  for (const int ranks : {1, 2, 16}) {
+    std::vector<std::byte> bytes(ControlBlock::memory_bytes(ranks) + 4096);
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    std::byte* const memory = bytes.data() + (4096 - address % 4096);
+    const GroupRegion world = ControlBlock(memory, ranks).world();
+    EXPECT_EQ(memory + ControlBlock::ready_bytes(ranks), world.slot(0, 0));
   }
 }
 

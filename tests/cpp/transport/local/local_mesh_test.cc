@@ -2,11 +2,25 @@
 // control memory.
 #include "core/transport/local/local_mesh.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "core/transport/local/control_block.h"
+
 namespace ciranda {
 namespace {
+
+// Returns true if an access to `data` takes no page fault.
+bool is_mapped(const std::byte* data) {
+  const Fd pages(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  const auto page =
+      reinterpret_cast<std::uintptr_t>(data) / static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t entry = 0;
+  EXPECT_EQ(::pread(pages.get(), &entry, sizeof entry, static_cast<off_t>(page * sizeof entry)),
+            static_cast<ssize_t>(sizeof entry));
+  return (entry >> 63) != 0;  // proc_pid_pagemap(5): the page is present
+}
 
 TEST(LocalMesh, RanksOfALoopbackReachEachOther) {
   std::vector<LocalMesh> meshes = make_loopback(3).value();
@@ -34,6 +48,14 @@ TEST(LocalMesh, RanksOfALoopbackShareControlMemoryAndDoorbells) {
   std::uint64_t heard = 0;
   ASSERT_EQ(::read(meshes[1].peers[1].doorbell.get(), &heard, sizeof heard), sizeof heard);
   EXPECT_EQ(heard, ring);
+}
+
+// A World of one rank stages nothing.
+TEST(LocalMesh, RanksOfALoopbackMapStagingSlotsWithTheirFirstUse) {
+  const std::vector<LocalMesh> meshes = make_loopback(1).value();
+  const std::byte* const control = meshes[0].control.data();
+  EXPECT_TRUE(is_mapped(control + ControlBlock::ready_bytes(1) - 1));
+  EXPECT_FALSE(is_mapped(control + ControlBlock::memory_bytes(1) - 1));
 }
 
 }  // namespace

@@ -21,6 +21,18 @@ TEST(MemorySegment, IsZeroedAndSharedThroughItsDescriptor) {
   EXPECT_EQ(other.value().data()[77], std::byte{42});
 }
 
+TEST(MemorySegment, IsUsableWhereItIsNotReadyYet) {
+  for (const std::size_t ready : {0u, 4096u, 8192u}) {
+    auto [segment, fd] = MemorySegment::create(8192, ready).value();
+    auto other = MemorySegment::open(std::move(fd), segment.bytes(), ready);
+    ASSERT_TRUE(other.ok());
+    for (const std::size_t at : {0u, 8191u}) {
+      segment.data()[at] = std::byte{42};
+      EXPECT_EQ(other.value().data()[at], std::byte{42});
+    }
+  }
+}
+
 TEST(MemorySegment, CannotBeResizedByAnybody) {
   const Fd fd = MemorySegment::create(8192).value().fd;
   EXPECT_NE(::ftruncate(fd.get(), 0), 0);
