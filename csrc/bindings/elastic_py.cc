@@ -2,8 +2,10 @@
 
 #include "bindings/bindings.h"
 #include "ciranda/torch/elastic/recovery.h"
+#include "ciranda/torch/gradient/digest.h"
 #include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/tensor/error.h"
+#include "core/member/dealing.h"
 
 namespace ciranda {
 
@@ -63,6 +65,10 @@ void bind_elastic(py::module_& module) {
         begin_epoch(order.epoch.value());
       },
       Released(), "Meets the members of the newest epoch in its World.");
+  module.def("leave_ranks", &leave_ranks, Released(),
+             "Leaves the other ranks; rank() and size() still tell of this World.");
+  module.def("tell_who_left", &tell_who_left, py::arg("who"), py::arg("step"), Released(),
+             "Tells the launcher that this rank needs a rank that has left this World.");
   module.def(
       "agree_on_recovery",
       [](bool holds_state, std::uint64_t moment) {
@@ -70,6 +76,28 @@ void bind_elastic(py::module_& module) {
                                  {.holds_state = holds_state, .moment = moment});
       },
       py::arg("holds_state"), py::arg("moment"), Released());
+  module.def("digest_of_values", &digest_of_values, py::arg("tensor"), Released(),
+             "A digest of a tensor's values: equal values have equal digests. Waits for a GPU.");
+
+  module.def(
+      "samples_of_block",
+      [](std::size_t samples, std::size_t done, std::size_t batch, std::size_t size,
+         bool drop_last) {
+        return member::samples_of_block(
+            {.samples = samples, .batch = batch, .drop_last = drop_last}, done, size);
+      },
+      py::arg("samples"), py::arg("done"), py::arg("batch"), py::arg("size"), py::arg("drop_last"),
+      "How many samples all ranks together train on in the next block; 0 at the end.");
+  module.def(
+      "share_of_block",
+      [](std::size_t count, Rank rank, std::size_t size) {
+        const member::Share share = member::share_of_block(count, rank, size);
+        return std::pair(share.begin, share.end);
+      },
+      py::arg("count"), py::arg("rank"), py::arg("size"),
+      "The rank's share of a block, as positions in the block.");
+  module.def("seed_of_block", &member::seed_of_block, py::arg("seed"), py::arg("pass_number"),
+             py::arg("done"), py::arg("rank"), "The seed of a rank's random numbers in a block.");
 }
 
 }  // namespace ciranda

@@ -54,6 +54,7 @@ void bind_errors(pybind11::module_&) {
       pybind11::object value = type(error.text);
       value.attr("rank") = error.rank >= 0 ? pybind11::cast(error.rank) : pybind11::none();
       value.attr("tensor") = error.tensor;
+      if (error.code == ErrorCode::kRankLeft) value.attr("left") = true;
       PyErr_SetObject(type.ptr(), value.ptr());
     }
   });

@@ -50,6 +50,10 @@ void bind_core(py::module_& module) {
       .value("auto", SharedStepMode::kAuto)
       .value("host", SharedStepMode::kHost)
       .value("off", SharedStepMode::kOff);
+  py::enum_<LostStep>(module, "LostStep")
+      .value("none", LostStep::kNone)
+      .value("begun", LostStep::kBegun)
+      .value("for_others", LostStep::kForOthers);
   py::class_<OptimizerCore, std::shared_ptr<OptimizerCore>>(
       module, "OptimizerCore", "What a DistributedOptimizer over ranks does beside the optimizer.")
       .def(py::init([](GroupId group, const NamedParameters& parameters,
@@ -110,6 +114,10 @@ void bind_core(py::module_& module) {
             return core.step(gradient_scale, reduce, objection).why_not_shared;
           },
           py::arg("gradient_scale"), py::arg("reduce"), py::arg("objection"), Released())
+      .def("hold_step", &OptimizerCore::hold_step, Released())
+      .def("lost_step", &OptimizerCore::lost_step, Released())
+      .def("complete_step", &OptimizerCore::complete_step, Released())
+      .def("end_completed_step", &OptimizerCore::end_completed_step, Released())
       .def("norm", &OptimizerCore::norm, Released())
       .def(
           "state",

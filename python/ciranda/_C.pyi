@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'MAX', 'MIN', 'ModeKind', 'OptimizerCore', 'Order', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsStep', 'RecoveryPlan', 'RuleKind', 'SUM', 'ServerMode', 'SharedStepMode', 'StalePolicy', 'Training', 'UpdateRule', 'abort', 'add_process_set', 'add_row_table', 'agree_on_recovery', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_epoch', 'begin_rank_step', 'begin_rows', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_values', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'end_rank_step', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_elastic_job', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'local_rank', 'local_size', 'lost_server', 'names_of', 'newest_order', 'note_freed', 'own_epoch', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'refuse_derivatives_in_step', 'refuse_options', 'remove_process_set', 'say_at_end', 'say_formed', 'say_ready', 'scatter_async', 'schedule_task', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'wait_for_order', 'waits_crosswise', 'work_with_vectors', 'zero_rows']
+__all__: list[str] = ['ADASUM', 'AUTO_PARAMETERS_MIN', 'AVERAGE', 'Compression', 'LostStep', 'MAX', 'MIN', 'ModeKind', 'OptimizerCore', 'Order', 'PRODUCT', 'PsDifferences', 'PsGradients', 'PsStep', 'RecoveryPlan', 'RuleKind', 'SUM', 'ServerMode', 'SharedStepMode', 'StalePolicy', 'Training', 'UpdateRule', 'abort', 'add_process_set', 'add_row_table', 'agree_on_recovery', 'allgather_async', 'allgather_bytes', 'allreduce', 'allreduce_async', 'alltoall_async', 'arena_allreduce_async', 'arena_empty', 'ask_task', 'autotune', 'backends', 'barrier_async', 'begin_epoch', 'begin_rank_step', 'begin_rows', 'begin_task', 'broadcast_async', 'broadcast_tensors', 'check_values', 'close_tasks', 'coordinates', 'cpu_operations', 'cross_rank', 'cross_size', 'digest_of_values', 'end_rank_step', 'end_task', 'gather_async', 'hosts', 'hosts_are_trusted', 'in_elastic_job', 'in_forked_child', 'init', 'instruction_set', 'is_initialized', 'join', 'joins', 'leave_ranks', 'local_rank', 'local_size', 'lost_server', 'names_of', 'newest_order', 'note_freed', 'own_epoch', 'pace', 'pending', 'poll', 'pull_newest', 'pull_rows', 'push_rows', 'rank', 'read_checkpoint', 'recv_async', 'reduce_async', 'reducescatter_async', 'refuse_derivatives_in_step', 'refuse_options', 'remove_process_set', 'samples_of_block', 'say_at_end', 'say_formed', 'say_ready', 'scatter_async', 'schedule_task', 'seed_of_block', 'send_async', 'server_average', 'server_count', 'server_stats', 'set_pace', 'share_of_block', 'shutdown', 'size', 'start_timeline', 'starter', 'stats', 'stop_timeline', 'streams', 'synchronize', 'take_task', 'tell_who_left', 'wait_for_order', 'waits_crosswise', 'work_with_vectors', 'zero_rows']
 class Training:
     """
     Members:
@@ -280,6 +280,54 @@ class SharedStepMode:
     @property
     def value(self) -> int:
         ...
+class LostStep:
+    """
+    Members:
+    
+      none
+    
+      begun
+    
+      for_others
+    """
+    __members__: typing.ClassVar[dict[str, LostStep]]
+    begun: typing.ClassVar[LostStep]
+    for_others: typing.ClassVar[LostStep]
+    none: typing.ClassVar[LostStep]
+    @typing.overload
+    def __eq__(self, other: LostStep) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    @typing.overload
+    def __ne__(self, other: LostStep) -> bool:
+        ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
 class OptimizerCore:
     """
     What a DistributedOptimizer over ranks does beside the optimizer.
@@ -309,9 +357,13 @@ class OptimizerCore:
         ...
     def compare(self, way: str) -> str:
         ...
+    def complete_step(self) -> None:
+        ...
     def described_options(self) -> str:
         ...
     def discard_step(self) -> None:
+        ...
+    def end_completed_step(self) -> None:
         ...
     def end_shared_step(self, why: str) -> None:
         ...
@@ -319,7 +371,11 @@ class OptimizerCore:
         ...
     def finish_step(self) -> None:
         ...
+    def hold_step(self) -> None:
+        ...
     def loss_of_all(self, loss: torch.Tensor) -> torch.Tensor:
+        ...
+    def lost_step(self) -> LostStep:
         ...
     def moved_bytes(self) -> int:
         ...
@@ -594,6 +650,10 @@ def cross_rank() -> int:
     ...
 def cross_size() -> int:
     ...
+def digest_of_values(tensor: torch.Tensor) -> int:
+    """
+    A digest of a tensor's values: equal values have equal digests. Waits for a GPU.
+    """
 def end_rank_step() -> None:
     ...
 def end_task() -> None:
@@ -629,6 +689,10 @@ def join() -> int:
 def joins() -> int:
     """
     Returns the number of joins that all ranks have finished.
+    """
+def leave_ranks() -> None:
+    """
+    Leaves the other ranks; rank() and size() still tell of this World.
     """
 def local_rank() -> int:
     ...
@@ -688,6 +752,10 @@ def remove_process_set(process_set: typing.SupportsInt | typing.SupportsIndex) -
     """
     Removes a process set. All ranks must call it; blocks until they have.
     """
+def samples_of_block(samples: typing.SupportsInt | typing.SupportsIndex, done: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, drop_last: bool) -> int:
+    """
+    How many samples all ranks together train on in the next block; 0 at the end.
+    """
 def say_at_end(since: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def say_formed(step: typing.SupportsInt | typing.SupportsIndex) -> None:
@@ -699,6 +767,10 @@ def scatter_async(input: torch.Tensor, root: typing.SupportsInt | typing.Support
 def schedule_task(call: str, copies: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     Schedules a task and returns its number, from 1.
+    """
+def seed_of_block(seed: typing.SupportsInt | typing.SupportsIndex, pass_number: typing.SupportsInt | typing.SupportsIndex, done: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    The seed of a rank's random numbers in a block.
     """
 def send_async(tensor: torch.Tensor, dst: typing.SupportsInt | typing.SupportsIndex, name: str) -> int:
     ...
@@ -713,6 +785,10 @@ def server_stats() -> dict:
 def set_pace(overlap: bool, spin_us: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Sets CIRANDA_OVERLAP and CIRANDA_SPIN_MICROSECONDS of this rank from now on.
+    """
+def share_of_block(count: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
+    """
+    The rank's share of a block, as positions in the block.
     """
 def shutdown() -> None:
     """
@@ -743,6 +819,10 @@ def synchronize(handle: typing.SupportsInt | typing.SupportsIndex, look: collect
 def take_task(failed: bool, text: str) -> tuple[int, str]:
     """
     Reports the previous task with its result `text`, blocks until there is another task and returns (task, call). No task: nothing is left.
+    """
+def tell_who_left(who: typing.SupportsInt | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Tells the launcher that this rank needs a rank that has left this World.
     """
 def wait_for_order(timeout_ms: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """

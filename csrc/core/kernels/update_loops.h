@@ -33,19 +33,55 @@ class UpdateLoop {
         initial_state_(static_cast<Element>(u_.initial_state)) {}
 
   void run() const {
-    constexpr std::size_t kLanes = Format::kLanes;
-    std::size_t i = 0;
-    for (; i + kLanes <= u_.count; i += kLanes) {
-      update_vector(i * Format::kElementBytes, WholeVector<Format>{});
-    }
-    if (i < u_.count) {
-      update_vector(i * Format::kElementBytes, FirstElements<Format>{.elements = u_.count - i});
+    if (u_.saving == nullptr) return update_part(0, u_.count);
+    constexpr std::size_t kPiece = kSavedBytes / Format::kElementBytes;
+    for (std::size_t i = 0; i < u_.count; i += kPiece) {
+      const std::size_t end = u_.count - i < kPiece ? u_.count : i + kPiece;
+      save(i * Format::kElementBytes, end * Format::kElementBytes);
+      update_part(i, end);
     }
   }
 
  private:
   using Vec = typename Format::Vec;
   using Element = typename Format::Element;
+
+  // Not inlined, so that the loop is compiled once.
+  [[gnu::noinline]] void update_part(std::size_t begin, std::size_t end) const {
+    constexpr std::size_t kLanes = Format::kLanes;
+    std::size_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      update_vector(i * Format::kElementBytes, WholeVector<Format>{});
+    }
+    if (i < end) {
+      update_vector(i * Format::kElementBytes, FirstElements<Format>{.elements = end - i});
+    }
+  }
+
+  // A kill ends a process between two of its instructions, as a signal does: the stores before are
+  // seen by all, the stores after by nobody. So it is enough that the compiler keeps their order.
+  void save(std::size_t begin, std::size_t end) const {
+    const Saving& saving = *u_.saving;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(saving.at, 2 * (saving.begin + begin), __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    save_array(saving.values, u_.parameters[0] + begin, end - begin);
+    for (std::size_t s = 0; s < Rule::kStates; ++s) {
+      save_array(saving.values + (s + 1) * kSavedBytes, u_.states[s] + begin, end - begin);
+    }
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(saving.at, 2 * (saving.begin + begin) + 1, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  }
+
+  static void save_array(std::byte* to, const std::byte* from, std::size_t bytes) {
+    using Stored = typename Format::Stored;
+    std::size_t i = 0;
+    for (; i + sizeof(Stored) <= bytes; i += sizeof(Stored)) {
+      store_vector(to + i, load_vector<Stored>(from + i));
+    }
+    __builtin_memcpy(to + i, from + i, bytes - i);
+  }
 
   // Every gradient is read before anything is written: an output may be the same memory.
   template <class Memory>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "core/base/dtype.h"
@@ -47,6 +48,14 @@ struct Adding {
   std::size_t count;
 };
 
+// Where update() saves the old values of a piece before it changes them, see StepJournal.
+struct Saving {
+  std::uint64_t* at;    // gets twice the first byte of a piece, plus one when its values are saved
+  std::uint64_t begin;  // byte of the bucket at which the update begins
+  std::byte* values;    // one piece of the parameters, then of each array of state
+};
+inline constexpr std::size_t kSavedBytes = 1024;  // of a piece: whole vectors of every format
+
 // Arguments of update(), and the scalars that follow from the step.
 struct Updating {
   UpdateRule rule;
@@ -66,6 +75,7 @@ struct Updating {
   std::byte* const* gradient_outputs;
   std::size_t gradient_output_count;
   std::size_t count;
+  const Saving* saving = nullptr;  // null: nothing is saved
 };
 Updating updating(const UpdateRule& rule, const UpdateArgs& args);
 

@@ -41,6 +41,9 @@ class Distributed:
     _ciranda_norm: Any  # of the latest step's gradients, before clipping; a tensor on a GPU
     _ciranda_inner_class: Any  # the user's class
     _ciranda_guard: Any = None  # in a block of an elastic training; see elastic/steps.py
+    # Each rank steps with its own gradients: its state is its own, and its parameters change before
+    # the step's last collective.
+    _ciranda_steps_by_itself = False
     _parameter_names: dict[torch.Tensor, str]
 
     def why_not_shared(self) -> str:
@@ -160,9 +163,10 @@ class Distributed:
                 result = shared_step(*arguments)
         else:
             result = self._own_step(closure, *args, **kwargs)
-        if guard is not None:
-            guard.applied()
-        self._end_step()
+        if guard is None:
+            self._end_step()
+        else:
+            guard.end(self)
         return result
 
     def _own_step(self, closure: Callable[[], Any] | None, *args: Any, **kwargs: Any) -> Any:

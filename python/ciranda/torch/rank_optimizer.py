@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from ciranda import _C
-from ciranda.errors import UnsupportedError
+from ciranda.errors import CirandaError, InvalidArgumentError, UnsupportedError
 from ciranda.torch import shared_step as sharing
 from ciranda.torch.buffers import Buffers, described
 from ciranda.torch.compressed_reducer import CompressedReducer, NamedParameters
 from ciranda.torch.compression import native_of
-from ciranda.torch.ops import Adasum, Average
+from ciranda.torch.ops import Adasum, Average, Min, allreduce, barrier
 from ciranda.torch.optimizer_classes import (
     Distributed,
     begin,
@@ -43,6 +43,8 @@ class OverRanks(Distributed):
     _ciranda_reducer: Any  # the core, or the reducer of a compressor in Python
     _ciranda_compression: Any
     _ciranda_buffers: Buffers | None  # broadcast by each step
+    _ciranda_options: dict[str, Any]  # of train_together()
+    _ciranda_left_sharing: bool  # as of the latest _leave_ranks()
 
     def why_not_shared(self) -> str:
         return str(self._ciranda_core.why_not_shared())
@@ -51,6 +53,7 @@ class OverRanks(Distributed):
 
     def _set_backward_passes(self, passes: int) -> None:
         self._ciranda_core.set_backward_passes_per_step(passes)
+        self._ciranda_options["backward_passes_per_step"] = passes  # for train_anew()
         if self._ciranda_reducer is not self._ciranda_core:
             self._ciranda_reducer.set_backward_passes_per_step(passes)
 
@@ -128,13 +131,22 @@ class OverRanks(Distributed):
             self._ciranda_reducer.add_parameters(added)
 
     def _leave_ranks(self) -> None:
-        """Becomes the user's plain optimizer again, until train_anew().
-
-        In an elastic job it shares no step, so it has its own state.
-        """
+        """Becomes the user's plain optimizer again, with its own state, until train_anew()."""
+        self._ciranda_left_sharing = self._shares_state()
+        if self._ciranda_left_sharing:
+            vars(self)["state"] = self._ciranda_shared_step.copied_state()  # type: ignore[union-attr]
+        self._ciranda_shared_step = None
         self.__class__ = self._ciranda_inner_class
         # The reducer's hooks end with it.
         del self._ciranda_core, self._ciranda_reducer
+
+    def _end_completed_step(self) -> None:
+        """Does what step() does after the shared step, which was completed after a loss."""
+        self._ciranda_core.end_completed_step()
+        if self._ciranda_max_norm:
+            self._ciranda_norm = self._ciranda_core.norm()
+        if self._ciranda_guard is not None:
+            self._ciranda_guard.applied()
 
 
 class SharedStepOptimizer(OverRanks):
@@ -160,6 +172,8 @@ class StepsByAdasum(OverRanks):
     As in Horovod's delta optimizer, p = start + adasum over the ranks of (stepped - start).
     """
 
+    _ciranda_steps_by_itself = True
+
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Raises ValueError: nothing is synchronized before the step."""
@@ -174,6 +188,9 @@ class StepsByAdasum(OverRanks):
 
         If combining raises, the parameters keep their values from before the step.
         """
+        guard = self._ciranda_guard
+        if guard is not None and not guard.is_in_step:
+            return guard.step(self, closure, args, kwargs)  # which calls this method again
         self._find_new_parameters()
         self._begin_step()
         groups = self.param_groups  # type: ignore[attr-defined]
@@ -184,7 +201,10 @@ class StepsByAdasum(OverRanks):
         result = super(Distributed, self).step(*arguments, **kwargs)  # type: ignore[misc]
         if not self._ciranda_core.alone():
             self._combine_changes(parameters, starts)
-        self._end_step()
+        if guard is None:
+            self._end_step()
+        else:
+            guard.end(self)
         return result
 
     def _combine_changes(self, parameters: list[torch.Tensor], starts: list[torch.Tensor]) -> None:
@@ -229,14 +249,7 @@ def train_together(
         )
     elastic = _C.in_elastic_job()
     if elastic:
-        _refuse_in_elastic_job(
-            optimizer,
-            op=op,
-            shared_step=shared_step,
-            share_parameters=share_parameters,
-            process_set=process_set,
-        )
-        shared_step = False  # a rank that dies in a shared step could tear the others' parameters
+        _refuse_in_elastic_job(share_parameters=share_parameters, process_set=process_set)
     native = native_of(compression)
     by_adasum = op == Adasum
     compresses = native is None or first_complex(named) is not None
@@ -298,31 +311,83 @@ def distributed() -> list[Any]:
     return list(_distributed.values())
 
 
+def complete_steps(optimizers: list[Any]) -> None:
+    """Completes the shared steps that ranks of the World before had begun when it failed.
+
+    One rank does what is left of each, in the memory of all; then every rank that was in the step
+    counts it. Collective over the ranks of now, which have equally many optimizers. Blocks. If
+    another rank is lost meanwhile, it is called again, and the rest is done then.
+    """
+    optimizers = [each for each in optimizers if each._ciranda_options["shared_step"]]
+    if not optimizers:  # nor on any other rank
+        return
+    lost = _lost_steps(optimizers)
+    nobody = _C.size()
+    able = [_C.rank() if each == _C.LostStep.begun else nobody for each in lost]
+    chosen = allreduce(torch.tensor(able, device="cpu"), op=Min, name="elastic.steps").tolist()
+    if chosen == [nobody] * len(optimizers):
+        return
+    for optimizer, how, rank in zip(optimizers, lost, chosen, strict=True):
+        if how != _C.LostStep.none and rank == nobody:
+            raise CirandaError(
+                "elastic: no rank that is left can complete the step in which a rank was lost; "
+                "start the job again from a checkpoint, and report this as an error of ciranda"
+            )
+        if rank == _C.rank():
+            optimizer._ciranda_core.complete_step()
+    barrier()
+    for optimizer, how in zip(optimizers, lost, strict=True):
+        if how != _C.LostStep.none:
+            optimizer._end_completed_step()
+
+
+def _lost_steps(optimizers: list[Any]) -> list[_C.LostStep]:
+    return [
+        each._ciranda_core.lost_step() if isinstance(each, OverRanks) else _C.LostStep.none
+        for each in optimizers
+    ]
+
+
 def train_anew(optimizer: Any) -> None:
-    """Makes an optimizer that has left the ranks train with those of the World of now."""
+    """Makes an optimizer that has left the ranks train with those of the World of now.
+
+    If they cannot share a step that they have shared, or that the program demands, each rank makes
+    its own, with a warning: as where they stop to share it in the middle of a training.
+    """
     options = optimizer._ciranda_options
-    train_together(optimizer, list(_named(optimizer)), **options)
+    try:
+        train_together(optimizer, _named(optimizer), **options)
+    except InvalidArgumentError as refusal:
+        if options["shared_step"] != "host":
+            raise
+        _warn_of_own_steps(str(refusal))
+        train_together(optimizer, _named(optimizer), **{**options, "shared_step": False})
+        optimizer._ciranda_options = options  # those of ranks that join later
+        return
+    why = optimizer.why_not_shared()
+    if why and optimizer._ciranda_left_sharing and _C.size() > 1:
+        _warn_of_own_steps(f"DistributedOptimizer: the ranks no longer share the step: {why}")
+
+
+def _warn_of_own_steps(why: str) -> None:
+    warnings.warn(
+        f"{why}. Training goes on as with shared_step=False: each rank makes the whole step, with "
+        "its own copy of the state.",
+        stacklevel=3,
+    )
 
 
 def _named(optimizer: Any) -> NamedParameters:
     return [(name, parameter) for parameter, name in optimizer._parameter_names.items()]
 
 
-def _refuse_in_elastic_job(
-    optimizer: Any, *, op: int, shared_step: Any, share_parameters: bool, process_set: ProcessSet
-) -> None:
+def _refuse_in_elastic_job(*, share_parameters: bool, process_set: ProcessSet) -> None:
     """Raises UnsupportedError for what cannot go on yet when ranks change."""
     why = ""
-    if op == Adasum:
-        why = "op=Adasum"
-    elif shared_step == "host":
-        why = 'shared_step="host"'
-    elif share_parameters:
+    if share_parameters:
         why = "share_parameters"
     elif process_set is not global_process_set:
         why = "process_set"
-    elif isinstance(optimizer, torch.optim.LBFGS):
-        why = "LBFGS"
     if why:
         raise UnsupportedError(
             f"DistributedOptimizer: {why} does not work in an elastic job (ciranda run --min-np) "

@@ -204,3 +204,77 @@ def served(update_on: str) -> list[float]:
 
 def test_with_servers_who_looks_at_the_weights_sees_the_steps() -> None:
     assert values_of(run_ranks(served, 1, args=("server",), servers=1)) == [[0.75, 0.75]]
+
+
+class Sharing:
+    """A weight in the memory of a shared step, with what a next one does to who looks at it."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(torch.ones(COUNT))
+        self.optimizer: Any = None
+        self.share()
+        self.view = self.weight.detach()[1:]
+        self.graph = (self.weight * self.weight).sum()  # holds the weight as a value
+        self.graph_of_view = (self.weight[1:] * self.weight[1:]).sum()  # holds a view of it
+
+    def share(self) -> None:
+        """Makes a new optimizer, in a new World. The one before is gone."""
+        self.optimizer = None
+        hvd.shutdown()
+        hvd.init()
+        sgd = torch.optim.SGD([self.weight], lr=0.25)
+        with any_size():
+            self.optimizer = hvd.DistributedOptimizer(sgd, [("w", self.weight)])
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.weight.sum().backward()
+        self.optimizer.step()
+
+
+@on_ranks(2)
+def test_tensors_that_share_the_storage_move_along() -> None:
+    sharing = Sharing()
+    sharing.step()
+    addresses = {sharing.weight.data_ptr()}
+    seen = torch.from_dlpack(sharing.weight.detach())  # knows the address alone
+    for _ in range(2):  # the second one before any step
+        sharing.share()
+        assert sharing.optimizer.why_not_shared() == ""
+        addresses.add(sharing.weight.data_ptr())
+        assert sharing.view.data_ptr() == sharing.weight.data_ptr() + 4
+        assert (seen == 0.75).all()
+    assert len(addresses) == 3
+    sharing.step()
+    assert (sharing.weight == 0.5).all() and (sharing.view == 0.5).all()
+    assert (seen == 0.75).all()  # old, but there
+    for graph in (sharing.graph, sharing.graph_of_view):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            graph.backward()
+
+
+@on_ranks(2)
+def test_graphs_run_backward_after_the_move() -> None:
+    sharing = Sharing()
+    sharing.share()
+    for graph in (sharing.graph, sharing.graph_of_view):
+        (gradient,) = torch.autograd.grad(graph, sharing.weight)
+        assert (gradient[1:] == 2).all()
+    assert sharing.optimizer.why_not_shared() == ""
+
+
+@on_ranks(2)
+def test_a_weight_whose_address_is_known_stays() -> None:
+    by_step, by_array = Sharing(), Sharing()
+    by_step.share()
+    by_step.step()  # `view` is none of a graph that is about to go
+    array = by_array.weight.detach().numpy()
+    for sharing in (by_step, by_array):
+        sharing.share()
+        assert "shares its memory with another tensor" in sharing.optimizer.why_not_shared()
+        sharing.step()
+    assert (by_step.view == 0.5).all()
+    assert (array == 0.75).all()
+    del by_step.view, by_step.graph, by_step.graph_of_view
+    by_step.share()
+    assert by_step.optimizer.why_not_shared() == ""

@@ -14,6 +14,7 @@
 #include "ciranda/torch/gradient/rank_graph.h"
 #include "ciranda/torch/optimizer/optimizer_core.h"
 #include "ciranda/torch/process/default_world.h"
+#include "ciranda/torch/process/rank_optimizer.h"
 #include "ciranda/torch/process/servers.h"
 #include "ciranda/torch/step/distributed_step.h"
 #include "ciranda/torch/step/known_optimizers.h"
@@ -63,19 +64,47 @@ double now_in_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+bool in_elastic_job() {
+  return elastic_member() != nullptr;
+}
+
+// Throws kUnsupported for what cannot go on yet when ranks change.
+void refuse_in_elastic_job(const torch::optim::Optimizer& optimizer,
+                           const DistributedOptions& options) {
+  const char* why = "";
+  if (options.op == Op::kAdasum) {
+    why = "op = kAdasum";
+  } else if (options.shared_step == SharedStepMode::kHost) {
+    why = "shared_step = SharedStepMode::kHost";
+  } else if (options.share_parameters) {
+    why = "share_parameters";
+  } else if (options.process_set.id() != 0) {
+    why = "process_set";
+  } else if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    why = "LBFGS";
+  } else {
+    return;
+  }
+  throw Exception(
+      {.code = ErrorCode::kUnsupported,
+       .text = c10::str("DistributedOptimizer: ", why,
+                        " does not work in an elastic job (ciranda run --min-np) yet; leave it "
+                        "out, or start the job without --min-np, --max-np and --spares")});
+}
+
 // Translates between OptimizerCore and an optimizer of LibTorch.
-class RankStep final : public DistributedStep::Impl {
+class RankStep final : public DistributedStep::Impl, public RankOptimizer {
  public:
   using Closure = DistributedStep::Closure;
   using InnerStep = DistributedStep::InnerStep;
 
   RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
-           const NamedParameters& named_parameters, const DistributedOptions& options)
-      : RankStep(optimizer, type, names_of(parameters_of(optimizer), named_parameters),
-                 options_of(options), options.process_set) {}
+           const NamedParameters& named_parameters, const DistributedOptions& options);
 
-  void synchronize() override { core_.synchronize(); }
-  void forget_gradients() override { core_.discard_step(); }
+  void synchronize() override { core().synchronize(); }
+  void forget_gradients() override {
+    if (core_ != nullptr) core_->discard_step();
+  }
   torch::Tensor step(const Closure& closure, const InnerStep& inner) override;
   void adopt_param_group() override;
   void adopt_state() override { adopt_state(0); }
@@ -84,15 +113,17 @@ class RankStep final : public DistributedStep::Impl {
   double grad_norm() const override {
     return grad_norm_.defined() ? grad_norm_.item<double>() : 0.0;
   }
-  const std::string& why_not_shared() const override { return core_.why_not_shared(); }
+  const std::string& why_not_shared() const override { return core().why_not_shared(); }
+
+  void leave_ranks() override { core_.reset(); }
+  void train_anew() override;
 
  private:
-  RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
-           const NamedParameters& parameters, OptimizerOptions options,
-           const ProcessSet& process_set);
-
+  OptimizerCore& core() const;
   void add_parameters(const NamedParameters& parameters);
   void adopt_state(std::size_t first);
+  torch::Tensor make_step(const Closure& closure, const InnerStep& inner,
+                          const StepWatch::Applied& applied);
   torch::Tensor inner_step(const Closure& closure, const InnerStep& inner);
   torch::Tensor adasum_step(const Closure& closure, const InnerStep& inner);
   torch::Tensor shared_step(const Closure& closure, const InnerStep& inner);
@@ -111,7 +142,10 @@ class RankStep final : public DistributedStep::Impl {
   torch::optim::Optimizer& optimizer_;
   const std::type_info& type_;
   const KnownOptimizer* const known_;  // null: the ranks cannot share its step
-  OptimizerCore core_;
+  OptimizerOptions options_;           // as the program gave them; the core's may be tuned
+  const ProcessSet process_set_;
+  NamedParameters parameters_;           // of all parameter groups
+  std::unique_ptr<OptimizerCore> core_;  // null between leave_ranks() and train_anew()
   at::Tensor grad_norm_;  // on the gradients' device; undefined where nothing was clipped
 
   // A parameter, and what a shared step has put into the optimizer for it.
@@ -125,24 +159,44 @@ class RankStep final : public DistributedStep::Impl {
 };
 
 RankStep::RankStep(torch::optim::Optimizer& optimizer, const std::type_info& type,
-                   const NamedParameters& parameters, OptimizerOptions options,
-                   const ProcessSet& process_set)
-    : optimizer_(optimizer),
+                   const NamedParameters& named_parameters, const DistributedOptions& options)
+    : RankOptimizer(optimizer),
+      optimizer_(optimizer),
       type_(type),
       known_(find_known_optimizer(type)),
-      core_(
-          (require_member(process_set), unwrap(number_of(process_set, *default_world()->engine()))),
-          std::move(options), parameters, obstacle_of(known_, type)) {
-  add_parameters(parameters);
-  core_.tune(c10::demangle(type.name()), now_in_seconds);
+      options_(options_of(options)),
+      process_set_(in_elastic_job() ? ProcessSet() : options.process_set),  // one of its Worlds
+      parameters_(names_of(parameters_of(optimizer), named_parameters)) {
+  if (in_elastic_job()) {
+    refuse_in_elastic_job(optimizer, options);
+    // A rank that dies in a shared step could tear the parameters of the others.
+    options_.shared_step = SharedStepMode::kOff;
+  }
+  train_anew();
+  if (!in_elastic_job()) core_->tune(c10::demangle(type.name()), now_in_seconds);
+}
+
+void RankStep::train_anew() {
+  require_member(process_set_);
+  const GroupId group = unwrap(number_of(process_set_, *default_world()->engine()));
+  core_ = std::make_unique<OptimizerCore>(group, options_, parameters_, obstacle_of(known_, type_));
+  installed_.clear();
+  add_parameters(parameters_);
+}
+
+OptimizerCore& RankStep::core() const {
+  if (core_ != nullptr) return *core_;
+  throw Exception({.code = ErrorCode::kShutdown,
+                   .text = "DistributedOptimizer: this rank has left the ranks of its elastic job "
+                           "and could not join others; end the program"});
 }
 
 void RankStep::add_parameters(const NamedParameters& parameters) {
   const std::size_t first = installed_.size();
   for (const auto& [name, parameter] : parameters) installed_.push_back({.parameter = parameter});
   grouped_ = parameters_of(optimizer_);
-  if (core_.shares_step()) set_rules();
-  core_.add_parameters(parameters, groups_of(optimizer_, parameters));
+  if (core().shares_step()) set_rules();
+  core().add_parameters(parameters, groups_of(optimizer_, parameters));
   adopt_state(first);
 }
 
@@ -152,24 +206,34 @@ void RankStep::adopt_param_group() {
   for (const at::Tensor& parameter : optimizer_.param_groups()[group].params()) {
     added.emplace_back(c10::str("group.", group, ".param.", added.size()), parameter);
   }
-  const std::string why = core_.agree_on(added);
+  const std::string why = core().agree_on(added);
   if (!why.empty()) end_shared_step(why);  // it ended while this rank had joined
   add_parameters(added);
+  parameters_.insert(parameters_.end(), added.begin(), added.end());
 }
 
 // -------------------------------------------------------------------------------------------
 // A step
 
 torch::Tensor RankStep::step(const Closure& closure, const InnerStep& inner) {
-  if (core_.begin_step()) {
-    const std::string difference = core_.compare(way());
+  StepWatch* const watch = StepWatch::installed();
+  if (watch == nullptr) return make_step(closure, inner, nullptr);
+  return watch->step(
+      *this, [&](const StepWatch::Applied& applied) { return make_step(closure, inner, applied); });
+}
+
+torch::Tensor RankStep::make_step(const Closure& closure, const InnerStep& inner,
+                                  const StepWatch::Applied& applied) {
+  if (core().begin_step()) {
+    const std::string difference = core().compare(way());
     if (!difference.empty()) TORCH_WARN("DistributedOptimizer: ", difference);
   }
-  torch::Tensor loss = core_.options().adasum ? adasum_step(closure, inner)
-                       : core_.shares_step()  ? shared_step(closure, inner)
-                                              : inner_step(closure, inner);
-  core_.finish_step();
-  if (core_.end_step()) retune();
+  torch::Tensor loss = core().options().adasum ? adasum_step(closure, inner)
+                       : core().shares_step()  ? shared_step(closure, inner)
+                                               : inner_step(closure, inner);
+  if (applied) applied();
+  core().finish_step();
+  if (core().end_step()) retune();
   return loss;
 }
 
@@ -184,14 +248,14 @@ std::string RankStep::way() const {
 }
 
 torch::Tensor RankStep::closure_of_a_new_step(const Closure& closure) {
-  core_.finish_step();  // the closure computes new gradients
+  core().finish_step();  // the closure computes new gradients
   const at::AutoGradMode enabled(true);
   return closure();
 }
 
 torch::Tensor RankStep::inner_step(const Closure& closure, const InnerStep& inner) {
   if (closure == nullptr) {
-    core_.synchronize();
+    core().synchronize();
     clip();
     const RankStepScope scope;
     return inner(nullptr);
@@ -199,10 +263,10 @@ torch::Tensor RankStep::inner_step(const Closure& closure, const InnerStep& inne
   const RankStepScope scope;
   return inner([&] {
     torch::Tensor loss = closure_of_a_new_step(closure);
-    core_.synchronize();
+    core().synchronize();
     clip();
     const bool searches = dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr;
-    return searches ? core_.loss_of_all(loss) : loss;
+    return searches ? core().loss_of_all(loss) : loss;
   });
 }
 
@@ -215,14 +279,14 @@ torch::Tensor RankStep::adasum_step(const Closure& closure, const InnerStep& inn
     starts.push_back(parameter.detach().clone());
   }
   torch::Tensor loss = inner(closure);
-  if (core_.alone()) return loss;
+  if (core().alone()) return loss;
   std::vector<at::Tensor> changes = OptimizerCore::take_changes(trained, starts);
-  const auto wire_dtype = core_.options().reduction.wire_dtype;
+  const auto wire_dtype = core().options().reduction.wire_dtype;
   const auto narrow = wire_dtype ? std::optional(scalar_type(*wire_dtype)) : std::nullopt;
   for (at::Tensor& change : changes) {
     if (narrow && change.scalar_type() == at::kFloat) change = change.to(*narrow);
   }
-  changes = core_.combine(changes);
+  changes = core().combine(changes);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained.size(); ++i) trained[i].add_(changes[i]);
   return loss;
@@ -233,7 +297,7 @@ torch::Tensor RankStep::shared_step(const Closure& closure, const InnerStep& inn
   torch::Tensor loss;
   if (closure != nullptr) loss = closure_of_a_new_step(closure);
   set_rules();
-  const StepOutcome outcome = core_.step(1.0, /*reduce=*/true, objection());
+  const StepOutcome outcome = core().step(1.0, /*reduce=*/true, objection());
   for (const std::size_t position : outcome.fresh) install_state(position);
   if (!outcome.why_not_shared.empty()) {
     end_shared_step(outcome.why_not_shared);
@@ -242,7 +306,7 @@ torch::Tensor RankStep::shared_step(const Closure& closure, const InnerStep& inn
     return loss;
   }
   install_step_counts();
-  if (core_.options().max_grad_norm) grad_norm_ = at::scalar_tensor(core_.norm(), at::kDouble);
+  if (core().options().max_grad_norm) grad_norm_ = at::scalar_tensor(core().norm(), at::kDouble);
   return loss;
 }
 
@@ -275,9 +339,9 @@ void RankStep::end_shared_step(const std::string& why) {
     const InstalledState& installed = installed_[position];
     const auto held = optimizer_.state().find(installed.parameter.unsafeGetTensorImpl());
     if (held == optimizer_.state().end() || held->second.get() != installed.state) continue;
-    set_own_state(position, core_.state(position, /*copies=*/true));
+    set_own_state(position, core().state(position, /*copies=*/true));
   }
-  core_.end_shared_step(why);
+  core().end_shared_step(why);
 }
 
 void RankStep::clip() {
@@ -285,27 +349,27 @@ void RankStep::clip() {
   for (const at::Tensor& parameter : parameters_of(optimizer_)) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
-  grad_norm_ = core_.clip(gradients);
+  grad_norm_ = core().clip(gradients);
 }
 
 void RankStep::set_rules() {
   CIRANDA_ASSERT(known_ != nullptr);  // I16: by obstacle_of()
   const auto& groups = optimizer_.param_groups();
   for (std::size_t number = 0; number < groups.size(); ++number) {
-    core_.set_rule(number, known_->rule(groups[number].options()));
+    core().set_rule(number, known_->rule(groups[number].options()));
   }
 }
 
 // Applies what autotuning wants, and takes the state over to where it then belongs.
 void RankStep::retune() {
-  const bool shared = core_.shares_step();
+  const bool shared = core().shares_step();
   std::vector<OptimizerState> states;
   for (std::size_t position = 0; position < installed_.size(); ++position) {
-    states.push_back(shared ? core_.state(position, /*copies=*/true) : own_state(position));
+    states.push_back(shared ? core().state(position, /*copies=*/true) : own_state(position));
   }
-  core_.retune(states, obstacle_of(known_, type_));
+  core().retune(states, obstacle_of(known_, type_));
   for (std::size_t position = 0; position < installed_.size(); ++position) {
-    if (core_.shares_step()) {
+    if (core().shares_step()) {
       install_state(position);
     } else if (shared) {
       set_own_state(position, states[position]);
@@ -332,15 +396,15 @@ void RankStep::set_own_state(std::size_t position, const OptimizerState& state) 
 
 // Makes the optimizer's state from parameter number `first` on the state of all ranks.
 void RankStep::adopt_state(std::size_t first) {
-  if (!core_.shares_step()) return;
+  if (core_ == nullptr || !core_->shares_step()) return;
   for (std::size_t position = first; position < installed_.size(); ++position) {
-    core_.adopt_state(position, own_state(position));
+    core().adopt_state(position, own_state(position));
     install_state(position);
   }
 }
 
 void RankStep::install_state(std::size_t position) {
-  const OptimizerState state = core_.state(position, /*copies=*/false);
+  const OptimizerState state = core().state(position, /*copies=*/false);
   if (state.empty()) return;
   InstalledState& installed = installed_.at(position);
   auto& held = optimizer_.state()[installed.parameter.unsafeGetTensorImpl()];

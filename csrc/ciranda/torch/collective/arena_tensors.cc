@@ -54,12 +54,14 @@ at::Tensor arena_empty(const std::shared_ptr<Engine>& engine,
   const auto elements = static_cast<std::size_t>(element_count(shape));
   const std::size_t bytes = elements * dtype_bytes(dtype_of(dtype, "arena_empty"));
   auto buffer = unwrap(engine->allocate_arena(bytes));
-  arena_tensors().insert(buffer.data, {.engine = engine, .ref = buffer.ref});
   auto forget = [lease = buffer.lease, data = buffer.data](void*) mutable {
     arena_tensors().erase(data);
     lease.reset();
   };
-  return at::from_blob(buffer.data, shape, std::move(forget), at::TensorOptions().dtype(dtype));
+  at::Tensor tensor =
+      at::from_blob(buffer.data, shape, std::move(forget), at::TensorOptions().dtype(dtype));
+  arena_tensors().insert(buffer.data, {.engine = engine, .ref = buffer.ref});  // now it will end
+  return tensor;
 }
 
 Started arena_allreduce_async(const Communicator& among, const at::Tensor& tensor,

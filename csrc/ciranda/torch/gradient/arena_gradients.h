@@ -34,6 +34,7 @@ class ArenaGradients final : public BucketMemory {
   // The request of submit(); lay_out() makes a new one.
   const std::shared_ptr<const RequestSpec>& spec() const { return spec_; }
   const Handle& handle() const { return handle_; }
+  const ArenaBuffer& arena() const { return arena_; }
   const std::byte* data() const { return arena_.data; }
   c10::ScalarType dtype() const { return dtype_; }
   std::int64_t elements() const { return elements_; }  // gradients, padding and counters

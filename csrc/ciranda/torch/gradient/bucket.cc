@@ -27,7 +27,7 @@ Bucket::Bucket(const std::shared_ptr<const Communicator>& among, const ReducerOp
   if (contents.shared_step) {
     CIRANDA_ASSERT(in_arena != nullptr);
     step_ = std::make_unique<SharedStepOperations>(among, *in_arena, gradients_->slots(),
-                                                   options.share_parameters);
+                                                   options.share_parameters, options.journaled);
   }
 }
 

@@ -1,8 +1,12 @@
 #include "ciranda/torch/gradient/digest.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <array>
 #include <bit>
 #include <cstring>
+
+#include "ciranda/torch/tensor/tensor_view.h"
 
 namespace ciranda {
 
@@ -26,6 +30,13 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   if (!bytes.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
   mix();
   return mixed(mixed(lanes[0], lanes[1]), mixed(lanes[2], lanes[3]));
+}
+
+std::uint64_t digest_of_values(const at::Tensor& tensor) {
+  if (tensor.layout() != c10::Layout::Strided || tensor.numel() == 0) return 0;
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = resolved(tensor.detach()).cpu().contiguous();
+  return digest_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
 }
 
 }  // namespace ciranda

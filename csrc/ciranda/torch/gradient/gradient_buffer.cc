@@ -41,8 +41,8 @@ at::Tensor part_of(const at::Tensor& memory, std::int64_t begin, const at::Tenso
   const std::vector<std::int64_t> strides = gradient_strides(parameter);
   if (memory.is_cpu()) {  // a separate storage, which keeps the memory alive
     return at::from_blob(
-        data_of(memory) + static_cast<std::size_t>(begin) * memory.element_size(),
-        parameter.sizes(), strides, [memory](void*) {}, memory.options());
+        data_of(memory) + static_cast<std::size_t>(begin) * memory.itemsize(), parameter.sizes(),
+        strides, [memory](void*) {}, memory.options());
   }
   // GPU memory is from torch's own allocator, which looks for its blocks by their storage.
   at::Tensor part = at::empty({0}, memory.options());

@@ -400,6 +400,26 @@ StepOutcome GradientReducer::step(double gradient_scale, bool reduce, double max
   return shared_step_.step(gradient_scale, reduce, max_norm, objection);
 }
 
+void GradientReducer::hold_step() {
+  const MutexLock lock(mutex_);
+  shared_step_.hold_step();
+}
+
+LostStep GradientReducer::lost_step() {
+  const MutexLock lock(mutex_);
+  return shared_step_.lost_step();
+}
+
+void GradientReducer::complete_step() {
+  const MutexLock lock(mutex_);
+  shared_step_.complete_step();
+}
+
+void GradientReducer::end_completed_step() {
+  const MutexLock lock(mutex_);
+  shared_step_.end_completed_step();
+}
+
 double GradientReducer::norm() {
   const MutexLock lock(mutex_);
   return shared_step_.norm();

@@ -96,6 +96,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // objection throws kInvalidArgument. Also throws what synchronize() throws.
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection) EXCLUDES(mutex_);
+  // In an elastic job, after step() has thrown because a rank was lost, these four are called in
+  // this order. Maps, before this World ends, what it takes to complete the step.
+  void hold_step() EXCLUDES(mutex_);
+  // The rest is for when all ranks have left this World. Returns whether the step counts. The
+  // answer is the same on every rank on which step() has thrown; where it has returned, it is
+  // kNone.
+  LostStep lost_step() EXCLUDES(mutex_);
+  // Does what is left of the step, for all ranks. One rank calls it, where lost_step() is kBegun.
+  void complete_step() EXCLUDES(mutex_);
+  // Counts the step that is complete now, as if step() had returned.
+  void end_completed_step() EXCLUDES(mutex_);
   // Returns the gradients' norm before clipping, in the latest step that clipped; 0 if none has.
   double norm() EXCLUDES(mutex_);
   // Returns the state of the parameter at `position`, see SharedStep::state(): copies, or views of

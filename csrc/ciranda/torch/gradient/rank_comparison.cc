@@ -1,6 +1,5 @@
 #include "ciranda/torch/gradient/rank_comparison.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -11,21 +10,13 @@
 
 #include "ciranda/torch/collective/collectives.h"
 #include "ciranda/torch/gradient/digest.h"
+#include "ciranda/torch/gradient/gradient_reducer.h"
 #include "ciranda/torch/step/optimizer_checks.h"
 #include "ciranda/torch/tensor/error.h"
-#include "ciranda/torch/tensor/tensor_view.h"
 #include "core/base/assert.h"
 
 namespace ciranda {
 namespace {
-
-// Returns a digest of the parameter's values. Waits for a GPU.
-std::uint64_t digest_of_values(const at::Tensor& parameter) {
-  if (parameter.layout() != c10::Layout::Strided || parameter.numel() == 0) return 0;
-  const at::NoGradGuard no_grad;
-  const at::Tensor values = resolved(parameter.detach()).cpu().contiguous();
-  return digest_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
-}
 
 // The first two ranks of `among` that differ in line `row`. A rank without lines has joined.
 struct Pair {

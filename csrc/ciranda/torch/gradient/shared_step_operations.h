@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ciranda/torch/gradient/arena_gradients.h"
 #include "ciranda/torch/gradient/gradient_buffer.h"
@@ -17,7 +19,8 @@ namespace ciranda {
 class SharedStepOperations {
  public:
   SharedStepOperations(const std::shared_ptr<const Communicator>& among, ArenaGradients& memory,
-                       const std::vector<GradientSlot>& slots, bool share_parameters);
+                       const std::vector<GradientSlot>& slots, bool share_parameters,
+                       bool journaled);
 
   SharedStep& shared() { return shared_; }
   const std::byte* gradients() const { return memory_.data(); }  // of every slot
@@ -33,16 +36,35 @@ class SharedStepOperations {
   // Counts the step, which is done, for the slots that any rank used.
   void count();
 
+  // In an elastic job a rank enters the step of all its buckets before it submits the first. The
+  // step is in flight from submit() to count() or withdraw(). See SharedStep.
+  void enter() {
+    if (shared_.journaled()) shared_.enter(memory_.arena());
+  }
+  void withdraw();
+  void hold() {
+    if (in_flight_) shared_.hold_gradients();
+  }
+  void revoke() {
+    if (in_flight_) shared_.revoke();
+  }
+  bool begun() const { return in_flight_ && shared_.step_begun(); }
+  bool can_complete() const { return shared_.can_complete(); }
+  void complete();
+  void count_completed();
+
  private:
   using Spec = std::shared_ptr<const RequestSpec>;
   const Spec& spec(Spec& latest, const char* suffix, const std::string& words) const;
   SharedStep::Used used_anywhere() const;
+  void count(const std::vector<Rank>& joined);
 
   ArenaGradients& memory_;
   SharedStep shared_;
   const std::size_t slots_;
   Spec step_spec_;  // of the latest update rule
   Spec squares_spec_;
+  std::optional<SharedStep::Update> in_flight_;
 };
 
 }  // namespace ciranda

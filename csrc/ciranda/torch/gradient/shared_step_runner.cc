@@ -50,6 +50,31 @@ StepOutcome SharedStepRunner::step(double gradient_scale, bool reduce, double ma
   return outcome;
 }
 
+void SharedStepRunner::hold_step() {
+  for (const auto& bucket : parameters_.buckets()) bucket->step()->hold();
+}
+
+// All buckets belong to one step: before the first chunk of any begins, all ranks have entered it
+// with the gradients of every bucket, and know the norm.
+LostStep SharedStepRunner::lost_step() const {
+  const auto& buckets = parameters_.buckets();
+  for (const auto& bucket : buckets) bucket->step()->revoke();
+  const auto begun = [](const auto& bucket) { return bucket->step()->begun(); };
+  if (std::none_of(buckets.begin(), buckets.end(), begun)) return LostStep::kNone;
+  const auto possible = [](const auto& bucket) { return bucket->step()->can_complete(); };
+  return std::all_of(buckets.begin(), buckets.end(), possible) ? LostStep::kBegun
+                                                               : LostStep::kForOthers;
+}
+
+void SharedStepRunner::complete_step() {
+  for (const auto& bucket : parameters_.buckets()) bucket->step()->complete();
+}
+
+void SharedStepRunner::end_completed_step() {
+  for (const auto& bucket : parameters_.buckets()) bucket->step()->count_completed();
+  take_news();
+}
+
 void SharedStepRunner::confirm_sharing() {
   const std::uint64_t joins = engine_->joins();
   if (!options_.shared_step || agreed_joins_ == joins) return;
@@ -110,7 +135,9 @@ std::string SharedStepRunner::step_or_reason(double gradient_scale, bool reduce,
     try {
       if (try_step(gradient_scale, work, max_norm, object)) return "";
     } catch (const Exception& problem) {
-      if (problem.error().code != ErrorCode::kMismatch || again) throw;
+      if (problem.error().code != ErrorCode::kMismatch) throw;
+      for (const auto& bucket : parameters_.buckets()) bucket->step()->withdraw();
+      if (again) throw;
       sync_.await_in_flight();
       sync_.start_step();
       if (sync_.most_of_ranks(object || work != Work::kNone, "objects") == 0) throw;
@@ -172,6 +199,9 @@ bool SharedStepRunner::try_step(double gradient_scale, Work work, double max_nor
     }
     take_norm();
     attempt.scale *= clip_coefficient(norm_, max_norm);
+  }
+  if (!object) {
+    for (const auto& bucket : parameters_.buckets()) bucket->step()->enter();
   }
   run_on_buckets(attempt, &SharedStepOperations::submit, /*squares=*/false);
   if (object) sync_.start_step();

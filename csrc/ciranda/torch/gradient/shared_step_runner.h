@@ -32,6 +32,10 @@ class SharedStepRunner {
   void prepare_buckets();
   StepOutcome step(double gradient_scale, bool reduce, double max_norm,
                    const std::string& objection);
+  void hold_step();
+  LostStep lost_step() const;
+  void complete_step();
+  void end_completed_step();
   double norm() const { return norm_; }
   OptimizerState state(std::size_t position, bool copies);
   void adopt_state(std::size_t position, OptimizerState state);

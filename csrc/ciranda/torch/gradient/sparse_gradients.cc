@@ -53,6 +53,7 @@ void gather_rows(const std::vector<Slot>& slots, const ReducerOptions& options,
   CIRANDA_ASSERT(gathered.size() == 2 * slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     GradientSlot& slot = slots[i].get();
+    if (slot.foreign) continue;  // this rank's gradient is another optimizer's
     at::Tensor values = gathered[2 * i + 1];
     if (options.op == ReduceOp::kAverage) values.div_(static_cast<double>(among.group->size()));
     const at::Tensor sum =

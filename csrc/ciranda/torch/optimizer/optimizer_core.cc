@@ -48,27 +48,25 @@ MadeOptimizers& made_optimizers() {
   return made;
 }
 
-bool is_member(const Communicator& among) {
-  return among.group->contains(among.engine->rank());
-}
-
-// Returns the ranks that train together; null if this rank trains alone.
-std::shared_ptr<const Communicator> trainers_of(GroupId group) {
-  auto among = default_communicator(group, "DistributedOptimizer");
-  return is_member(*among) && among->group->size() > 1 ? among : nullptr;
+// Returns why this rank trains alone; "": others of the group train with it.
+std::string why_alone(const Communicator& among) {
+  if (!among.group->contains(among.engine->rank())) {
+    return "this rank is not a member of the process set";
+  }
+  return among.group->size() == 1 ? "there is one rank" : "";
 }
 
 }  // namespace
 
 OptimizerCore::OptimizerCore(GroupId group, OptimizerOptions options,
                              const NamedParameters& parameters, std::optional<std::string> obstacle)
-    : among_(trainers_of(group)), options_(std::move(options)) {
+    : among_(default_communicator(group, "DistributedOptimizer")),
+      options_(std::move(options)),
+      why_not_shared_(why_alone(*among_)) {
   check_values(options_);
   options_.reduction.group = group;
-  if (alone()) {
-    why_not_shared_ = is_member(*default_communicator(group, "DistributedOptimizer"))
-                          ? "there is one rank"
-                          : "this rank is not a member of the process set";
+  if (!why_not_shared_.empty()) {
+    among_.reset();
     return;
   }
   agree_and_count(parameters, std::move(obstacle));
@@ -88,6 +86,8 @@ void OptimizerCore::agree_and_count(const NamedParameters& parameters,
     mine = "with op=Adasum each rank makes a step of its own";
   } else if (options_.shared_step == SharedStepMode::kOff) {
     mine = "shared_step is off";
+  } else if (in_elastic_job_of_hosts()) {
+    mine = "in an elastic job on several hosts each rank makes the whole step";
   } else {
     mine = obstacle_to_sharing(demanded != nullptr, std::move(obstacle), parameters,
                                options_.auto_parameters_min);
@@ -103,6 +103,7 @@ void OptimizerCore::agree_and_count(const NamedParameters& parameters,
   ReducerOptions reduction = options_.reduction;
   reduction.name = name_;
   reduction.shared_step = shares_step();
+  reduction.journaled = elastic_member() != nullptr;
   reduction.sparse_as_dense = reduction.sparse_as_dense || shares_step();
   reduction.reduce_in_backward = options_.shared_step != SharedStepMode::kHost;
   reducer_ = make_gradient_reducer(std::move(reduction));
@@ -243,6 +244,24 @@ void OptimizerCore::set_rule(std::size_t group, const kernels::UpdateRule& rule)
 StepOutcome OptimizerCore::step(double gradient_scale, bool reduce, const std::string& objection) {
   CIRANDA_ASSERT(shares_step() && reducer_ != nullptr);
   return reducer_->step(gradient_scale, reduce, options_.max_grad_norm.value_or(0.0), objection);
+}
+
+void OptimizerCore::hold_step() {
+  if (shares_step() && reducer_ != nullptr) reducer_->hold_step();
+}
+
+LostStep OptimizerCore::lost_step() {
+  return shares_step() && reducer_ != nullptr ? reducer_->lost_step() : LostStep::kNone;
+}
+
+void OptimizerCore::complete_step() {
+  CIRANDA_ASSERT(shares_step() && reducer_ != nullptr);
+  reducer_->complete_step();
+}
+
+void OptimizerCore::end_completed_step() {
+  CIRANDA_ASSERT(shares_step() && reducer_ != nullptr);
+  reducer_->end_completed_step();
 }
 
 double OptimizerCore::norm() {

@@ -88,6 +88,10 @@ class OptimizerCore {
 
   void set_rule(std::size_t group, const kernels::UpdateRule& rule);
   StepOutcome step(double gradient_scale, bool reduce, const std::string& objection);
+  void hold_step();
+  LostStep lost_step();
+  void complete_step();
+  void end_completed_step();
   double norm();
   OptimizerState state(std::size_t position, bool copies);
   void adopt_state(std::size_t position, OptimizerState state);
@@ -116,7 +120,7 @@ class OptimizerCore {
   void agree_and_count(const NamedParameters& parameters, std::optional<std::string> obstacle);
   void say_why_not_shared();
 
-  const std::shared_ptr<const Communicator> among_;  // null: this rank trains alone
+  std::shared_ptr<const Communicator> among_;  // null: this rank trains alone
   OptimizerOptions options_;
   std::string name_;
   std::string why_not_shared_;

@@ -1,12 +1,20 @@
 #include "ciranda/torch/process/default_world.h"
 
 #include <ciranda/torch.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "ciranda/torch/process/loss_report.h"
@@ -17,12 +25,28 @@
 #include "core/base/assert.h"
 #include "core/base/mutex.h"
 #include "core/engine/run/backends.h"
+#include "core/member/hosts.h"
 
 namespace ciranda {
 namespace {
 
 constexpr std::uint64_t kMeetingMs = 600'000;  // in which all members of an epoch must come
+constexpr std::chrono::microseconds kEndPause{200};
 constexpr int kCoordinatorNumber = 1'000'000;  // the launcher's, see launch/plan/processes.py
+
+struct OtherProcess {
+  explicit OtherProcess(pid_t number)
+      : pid(number), fd(static_cast<int>(::syscall(SYS_pidfd_open, number, 0))) {}
+
+  bool has_ended() const {
+    if (!fd.valid()) return ::kill(pid, 0) != 0 && errno == ESRCH;  // an old kernel
+    pollfd end{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) > 0;
+  }
+
+  pid_t pid;
+  Fd fd;  // readable once it has ended
+};
 
 // The state that a process has once. A process has one World or one connection to its servers.
 struct Process {
@@ -39,7 +63,9 @@ struct Process {
   // settings of its Worlds.
   std::shared_ptr<Member> member GUARDED_BY(mutex);
   Config config GUARDED_BY(mutex);
-  member::EpochNumber epoch GUARDED_BY(mutex) = 0;               // of the World
+  member::NewEpoch epoch GUARDED_BY(mutex);  // of the World; number 0: a World of one rank
+  // The other processes that were in its World or in an earlier one.
+  std::map<member::Incarnation, OtherProcess> others GUARDED_BY(mutex);
   LossReport loss_report GUARDED_BY(mutex);                      // as of the latest init()
   std::shared_ptr<TorchStream> device_stream GUARDED_BY(mutex);  // on this rank's GPU
 
@@ -147,14 +173,19 @@ void begin_alone(Config config) REQUIRES(process.mutex) {
                              "leave it out"});
   }
   if (process.member == nullptr) process.member = std::make_shared<Member>(config.member);
-  config.timeline_path.clear();
+  // The launcher hands the key over once, and each meeting of hosts needs it.
+  if (config.remote.key_fd >= 0) {
+    check(take_key(config, process.handover, std::exchange(process.handover.taken, true)));
+    (void)::fcntl(config.remote.listener_fd, F_SETFD, FD_CLOEXEC);
+  }
   process.config = config;
+  config.timeline_path.clear();
   const RankInfo expected = std::exchange(config.rank_info, {});
   if (expected.rank != 0) config.warnings.clear();
   Handover handover;
   begin_world(std::move(config), handover);
   process.rank_info = expected;
-  process.epoch = 0;
+  process.epoch = {};
 }
 
 struct BeginsOrEnds {
@@ -214,9 +245,14 @@ std::shared_ptr<Member> elastic_member() {
   return process.member;
 }
 
+bool in_elastic_job_of_hosts() {
+  const MutexLock lock(process.mutex);
+  return process.member != nullptr && process.config.remote.key_fd >= 0;
+}
+
 member::EpochNumber own_epoch() {
   const MutexLock lock(process.mutex);
-  return process.epoch;
+  return process.epoch.number;
 }
 
 void begin_epoch(const member::NewEpoch& epoch) {
@@ -225,22 +261,70 @@ void begin_epoch(const member::NewEpoch& epoch) {
   CIRANDA_ASSERT(process.member != nullptr);  // by init(), in an elastic job
   const BeginsOrEnds here;
   end_world();
-  process.epoch = epoch.number;
+  process.epoch = epoch;
   Config config = process.config;
-  const auto place = std::ranges::find(epoch.members, process.member->incarnation());
-  CIRANDA_ASSERT(place != epoch.members.end());  // by Member::newest()
-  const int rank = static_cast<int>(place - epoch.members.begin());
-  const int size = static_cast<int>(epoch.members.size());
-  config.rank_info = {.rank = rank, .size = size, .local_rank = rank, .local_size = size};
+  const member::MemberPlace place = member::place_of_member(epoch, process.member->incarnation());
+  const int local_size = static_cast<int>(place.here.size());
+  config.rank_info = {.rank = place.rank,
+                      .size = place.size,
+                      .local_rank = place.local_rank,
+                      .local_size = local_size,
+                      .cross_rank = place.host,
+                      .cross_size = place.hosts};
+  if (place.hosts > 1 && !parse_endpoint(epoch.meet_at, config.remote.rendezvous)) {
+    throw Exception({.code = ErrorCode::kMalformed,
+                     .text = "the launcher has named " + std::to_string(place.hosts) +
+                             " hosts, and '" + epoch.meet_at + "' as the address where they meet"});
+  }
   const std::string name = "e" + std::to_string(epoch.number);
+  // Each World writes a file of its own, as it ends.
+  if (!config.timeline_path.empty()) {
+    config.timeline_path += ".epoch" + std::to_string(epoch.number);
+  }
   config.job_folder += "/" + name;
   config.job_id += "." + name;
   config.warnings.clear();  // init() has printed them
   // Members come when their block ends; the arbiter says so if one is gone.
   config.start_timeout_ms = kMeetingMs;
   config.interrupt = process.member->fd();
-  Handover handover;
-  begin_world(std::move(config), handover);
+  // The launcher learns of the death as soon as this rank does, and not when the process is gone.
+  config.engine.died = [member = process.member, here = place.here](Rank local) {
+    (void)member->say(member::Died{.who = here[static_cast<std::size_t>(local)]});
+  };
+  // Each epoch has keys of its own, by its job_id, so its meeting is the first.
+  process.handover = {.key = std::move(process.handover.key)};
+  begin_world(std::move(config), process.handover);
+  for (int local = 0; local < local_size; ++local) {
+    const member::Incarnation incarnation = place.here[static_cast<std::size_t>(local)];
+    if (local == place.local_rank) continue;
+    process.others.try_emplace(incarnation, process.world->engine()->process_of(local));
+  }
+}
+
+void leave_ranks() {
+  refuse_in_forked_child();
+  const MutexLock lock(process.mutex);
+  const BeginsOrEnds here;
+  if (process.world != nullptr) process.world->shutdown();
+}
+
+void tell_who_left(Rank who, std::uint64_t step) {
+  const MutexLock lock(process.mutex);
+  const std::vector<member::Incarnation>& members = process.epoch.members;
+  if (who < 0 || static_cast<std::size_t>(who) >= members.size()) return;  // the ranks have not met
+  check(process.member->say(member::LeftEarly{
+      .who = members[static_cast<std::size_t>(who)], .epoch = process.epoch.number, .step = step}));
+}
+
+void await_lost_ranks() {
+  const MutexLock lock(process.mutex);
+  std::erase_if(process.others, [](const auto& each) REQUIRES(process.mutex) {
+    const auto& [incarnation, other] = each;
+    const auto& members = process.epoch.members;
+    if (std::ranges::find(members, incarnation) != members.end()) return false;
+    while (!other.has_ended()) std::this_thread::sleep_for(kEndPause);
+    return true;
+  });
 }
 
 void shutdown() {
@@ -369,9 +453,10 @@ Rank join() {
 }
 
 std::shared_ptr<TorchStream> default_stream(c10::Device device, std::string_view what) {
-  const BackendChoice choice = default_world()->engine()->backend_choice();
-  check_device(device, what);
+  refuse_in_forked_child();
   const MutexLock lock(process.mutex);
+  const BackendChoice choice = of_world(process.world)->engine()->backend_choice();
+  check_device(device, what);
   const auto refuse = [&](ErrorCode code, const std::string& why) {
     throw Exception(
         {.code = code,

@@ -26,6 +26,9 @@ void init_default_world(bool with_comm);
 // not elastic.
 std::shared_ptr<Member> elastic_member();
 
+// Returns true in an elastic job on several hosts, also while all its ranks are on one of them.
+bool in_elastic_job_of_hosts();
+
 // Returns the number of the epoch whose World this process is in; 0 in its World of one rank.
 member::EpochNumber own_epoch();
 
@@ -33,6 +36,18 @@ member::EpochNumber own_epoch();
 // operations of the old World are gone. Blocks until all members have come. Throws kShutdown if the
 // arbiter says something newer meanwhile: the process then is in no World until the next call.
 void begin_epoch(const member::NewEpoch& epoch);
+
+// Leaves the ranks of the World, as shutdown() does. Until the next World begins, own_rank_info()
+// tells of this one, and its operations are refused. Blocks for a few seconds at most.
+void leave_ranks();
+
+// Tells the arbiter that an operation of this rank needed the rank `who` of the World, which had
+// left it. `step` is how far this rank is. Throws kRankLost if the launcher is gone.
+void tell_who_left(Rank who, std::uint64_t step);
+
+// Blocks until the processes have ended that were ranks of an earlier World and are none of this
+// one: until then one of their threads may write to memory of that World. They were told to die.
+void await_lost_ranks();
 
 // Sets EngineOptions::show_where for Worlds that begin afterwards: the engine calls it when other
 // ranks wait for this one and ask where it is.

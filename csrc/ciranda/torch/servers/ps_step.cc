@@ -370,8 +370,8 @@ OptimizerState PsStep::state(std::size_t position) {
   const std::int64_t begin = client_->parameters().layout().slots(slot.table)[slot.number].begin;
   OptimizerState state = state_of(rule, step, [&](std::size_t array) {
     const at::Tensor& lies = slot.value;
-    std::byte* const data = state_array(slot.table, array).data() +
-                            static_cast<std::size_t>(begin) * lies.element_size();
+    std::byte* const data =
+        state_array(slot.table, array).data() + static_cast<std::size_t>(begin) * lies.itemsize();
     return at::from_blob(data, lies.sizes(), lies.options()).clone();
   });
   // A buffer of zeros: no step of the parameter had momentum yet. Torch then has no buffer, and

@@ -42,7 +42,7 @@ MemoryRange range_of(const at::Tensor& tensor) {
   std::int64_t last = 0;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
-  return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.element_size()};
+  return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.itemsize()};
 }
 
 // Takes two tensors with overlapping memory ranges. Returns true if they have an element in common,
@@ -175,8 +175,8 @@ void ServedParameters::refuse_overlaps() const {
 void ServedParameters::fill(const ps::Layout& layout, std::byte* memory) {
   for (const Slot& slot : slots_) {
     const std::int64_t begin = layout.slots(slot.table)[slot.number].begin;
-    std::byte* const data = memory + byte_offset(layout.parameters_at(slot.table), begin,
-                                                 slot.parameter.element_size());
+    std::byte* const data =
+        memory + byte_offset(layout.parameters_at(slot.table), begin, slot.parameter.itemsize());
     assign(tensor_at(data, slot.parameter, {}), slot.parameter.detach());
   }
 }
@@ -184,8 +184,7 @@ void ServedParameters::fill(const ps::Layout& layout, std::byte* memory) {
 at::Tensor ServedParameters::view(const Slot& slot, const MemorySegment& memory,
                                   std::uint64_t table_at) const {
   const std::int64_t begin = client_->parameters().layout().slots(slot.table)[slot.number].begin;
-  std::byte* const data =
-      memory.data() + byte_offset(table_at, begin, slot.parameter.element_size());
+  std::byte* const data = memory.data() + byte_offset(table_at, begin, slot.parameter.itemsize());
   return tensor_at(data, slot.parameter, memory);
 }
 

@@ -56,7 +56,7 @@ std::optional<std::string> obstacle_of(const at::Tensor& parameter) {
     if (!parameter.requires_grad()) return std::nullopt;  // base weights, which nobody steps
     return "is not of a floating dtype";
   }
-  if (SharedStep::can_move(parameter)) return std::nullopt;
+  if (SharedStep::can_move_along(parameter)) return std::nullopt;
   return SharedStep::why_immovable(parameter);
 }
 
@@ -195,8 +195,10 @@ std::vector<std::string> texts_of_ranks(const Communicator& among, const std::st
   if (total == 0) return texts;
   const at::Tensor bytes = at::zeros({total}, c10::ScalarType::Byte);
   auto* const all = reinterpret_cast<char*>(bytes.mutable_data_ptr<std::uint8_t>());
-  std::memcpy(all + std::accumulate(size_of.begin(), size_of.begin() + own, std::int64_t{0}),
-              mine.data(), mine.size());
+  std::memcpy(
+      all + std::accumulate(size_of.begin(), size_of.begin() + static_cast<std::ptrdiff_t>(own),
+                            std::int64_t{0}),
+      mine.data(), mine.size());
   allreduce(among, bytes, bytes, {.name = name, .op = ReduceOp::kSum}, look);
   const char* next = all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

@@ -36,6 +36,8 @@ struct ReducerOptions {
   bool reduce_in_backward = true;
   // For shared_step: the ranks of the host keep one copy of the parameters, rank 0's.
   bool share_parameters = false;
+  // For shared_step: ranks may die in it, and the others go on.
+  bool journaled = false;
 
   bool operator==(const ReducerOptions&) const = default;
 };

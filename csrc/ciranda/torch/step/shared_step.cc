@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "ciranda/torch/collective/collectives.h"
+#include "ciranda/torch/process/default_world.h"
 #include "ciranda/torch/tensor/error.h"
 #include "ciranda/torch/tensor/tensor_memory.h"
 #include "ciranda/torch/tensor/tensor_view.h"
@@ -48,9 +49,17 @@ std::string rule_text(const kernels::UpdateRule& rule, const char* addition) {
   return (text + addition).substr(0, kRuleBytesMax);
 }
 
+// In a rank's own memory: the latest step that it has entered, and where its gradients lie. A rank
+// that is already in the step after this one has entered this one, too, whose chunks are then done.
+struct SharedStep::Entry {
+  std::atomic<std::uint64_t> step;
+  ArenaRef gradients;
+  RevocableLock lock;  // held by who writes to the memory of all ranks
+};
+
 SharedStep::SharedStep(std::shared_ptr<const Communicator> among, std::string name,
                        c10::ScalarType dtype, std::int64_t elements, std::vector<StepSlot> slots,
-                       bool share_parameters)
+                       bool share_parameters, bool journaled)
     : among_(std::move(among)),
       name_(std::move(name)),
       here_(among_->engine->members_here(*among_->group)),
@@ -60,11 +69,14 @@ SharedStep::SharedStep(std::shared_ptr<const Communicator> among, std::string na
       slots_(std::move(slots)),
       array_bytes_(whole_lines(static_cast<std::size_t>(elements) * element_bytes_)),
       share_parameters_(share_parameters),
+      journaled_(journaled),
+      epoch_(journaled ? own_epoch() : 0),
       seen_(slots_.size()) {
   CIRANDA_ASSERT(self_ < here_.size());  // only members share a step
   const std::size_t bytes = parameters_offset() + (owns_parameters() ? array_bytes_ : 0);
   own_ = unwrap(among_->engine->allocate_arena(bytes));
   std::memset(own_.data, 0, own_.bytes);  // the memory may have been another bucket's
+  if (journaled_) own_entry().lock.make();
   if (owns_parameters()) {
     for (const StepSlot& slot : slots_) move_in(slot, /*copy=*/true);
   }
@@ -101,10 +113,15 @@ bool SharedStep::can_move(const at::Tensor& parameter) {
          seen_by_tensors_alone(parameter);
 }
 
+bool SharedStep::can_move_along(const at::Tensor& parameter) {
+  return can_move(parameter) || can_relocate(parameter);
+}
+
 std::string SharedStep::why_immovable(const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) return "has gaps or overlaps in its memory";
   if (has_other_users(parameter)) {
-    return "shares its memory with another tensor (a state_dict that is still held, a view)";
+    return "shares its memory with another tensor or an array (a state_dict that is still held, a "
+           "view, Tensor.numpy())";
   }
   if (!Mappings().shared_place(parameter.storage().data()).empty()) {
     return "lies in memory that other processes may see (share_memory(), a shared file)";
@@ -113,8 +130,12 @@ std::string SharedStep::why_immovable(const at::Tensor& parameter) {
          "and that others may see";
 }
 
-std::size_t SharedStep::squares_offset() const {
+std::size_t SharedStep::entry_offset() const {
   return whole_lines(slots_.size() * sizeof(float));
+}
+
+std::size_t SharedStep::squares_offset() const {
+  return entry_offset() + (journaled_ ? whole_lines(sizeof(Entry)) : 0);
 }
 
 std::size_t SharedStep::parameters_offset() const {
@@ -142,6 +163,7 @@ void SharedStep::prepare(const kernels::UpdateRule& rule) {
   // step notices.
   states_ = exchange(states_, "state")[0];
   CIRANDA_ASSERT(memory_.size() == here_.size());
+  if (journaled_) prepare_journal();
   prepared_ = true;
 }
 
@@ -178,11 +200,16 @@ bool SharedStep::in_place(const StepSlot& slot) const {
 // Moves a parameter to its place, with its values if `copy` is true.
 void SharedStep::move_in(const StepSlot& slot, bool copy) {
   at::Tensor parameter = slot.parameter;
-  if (parameter.numel() == 0 || !has_memory(parameter) || !can_move(parameter)) return;
-  const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_,
-                                        (owns_parameters() ? own_ : memory_[0]).lease);
-  if (copy) placed.copy_(parameter.detach());
-  parameter.set_data(placed);
+  if (parameter.numel() == 0 || !has_memory(parameter)) return;
+  const std::shared_ptr<void>& keeper = (owns_parameters() ? own_ : memory_[0]).lease;
+  if (can_move(parameter)) {
+    const at::Tensor placed = tensor_over(place(slot), slot.sizes, slot.strides, dtype_, keeper);
+    if (copy) placed.copy_(parameter.detach());
+    parameter.set_data(placed);
+  } else if (can_relocate(parameter)) {
+    relocate(parameter, place(slot), keeper, copy);
+    relocated_ = true;
+  }
 }
 
 void SharedStep::allocate_states() {
@@ -190,6 +217,21 @@ void SharedStep::allocate_states() {
   if (self_ != 0 || arrays_.empty()) return;
   states_ = unwrap(among_->engine->allocate_arena(arrays_.size() * array_bytes_));
   std::memset(states_.data, 0, states_.bytes);
+}
+
+// Collective; blocks.
+void SharedStep::prepare_journal() {
+  const kernels::StepJournal::Shape shape{.bytes = array_bytes_,
+                                          .ranks = static_cast<int>(here_.size()),
+                                          .states = static_cast<int>(arrays_.size())};
+  journal_memory_ = {};
+  if (self_ == 0) {
+    journal_memory_ =
+        unwrap(among_->engine->allocate_arena(kernels::StepJournal::memory_bytes(shape)));
+    std::memset(journal_memory_.data, 0, journal_memory_.bytes);
+  }
+  journal_memory_ = exchange(journal_memory_, "journal")[0];
+  journal_.emplace(journal_memory_.data, shape);
 }
 
 // Passes this rank's memory to the other ranks and returns theirs, by rank. The buffer of a rank
@@ -301,6 +343,8 @@ SharedStep::Changes SharedStep::take_changes(std::size_t slot) {
   if (!prepared_) return {};
   const float step = steps(self_)[slot];
   const float seen = std::exchange(seen_[slot], step);
+  const at::Tensor& parameter = slots_[slot].parameter;
+  if (relocated_ && step != seen) settle(parameter, has_other_users(parameter));
   return {.written = step != seen, .fresh = step != 0.0F && seen == 0.0F};
 }
 
@@ -308,10 +352,13 @@ SharedStep::Changes SharedStep::take_changes(std::size_t slot) {
 // The step
 
 SharedStep::Work SharedStep::work(Update update, Used used) {
-  return on_runs(std::move(used),
-                 [this, update = std::move(update)](
-                     const StepRun& run, std::int64_t begin, std::int64_t end,
-                     std::span<std::byte* const> arena) { apply(update, run, begin, end, arena); });
+  if (journaled_) return journaled_work(std::move(update), std::move(used));
+  return on_runs(std::move(used), [this, update = std::move(update)](
+                                      const StepRun& run, std::int64_t begin, std::int64_t end,
+                                      std::span<std::byte* const> arena) {
+    apply(update, run, begin, end, arena,
+          [&](const kernels::UpdateArgs& args) { kernels::update(update.rule, args); });
+  });
 }
 
 SharedStep::Work SharedStep::squares_work(Update update, Used used) {
@@ -388,8 +435,9 @@ std::vector<StepRun> SharedStep::runs(std::span<std::byte* const> arena, const U
       [&](std::size_t slot) { return done[slot]; });
 }
 
+template <typename Fn>
 void SharedStep::apply(const Update& update, const StepRun& run, std::int64_t begin,
-                       std::int64_t end, std::span<std::byte* const> arena) const {
+                       std::int64_t end, std::span<std::byte* const> arena, Fn fn) const {
   const std::size_t offset = static_cast<std::size_t>(begin) * element_bytes_;
   const std::size_t copies = share_parameters_ ? 1 : memory_.size();
   Gradients gradients;
@@ -403,15 +451,148 @@ void SharedStep::apply(const Update& update, const StepRun& run, std::int64_t be
     std::swap(parameters[0], parameters[self_]);
   }
   for (std::size_t i = 0; i < arrays_.size(); ++i) states[i] = state_array(i) + offset;
-  kernels::update(update.rule, {.dtype = dtype_of(dtype_, name_),
-                                .step = run.step,
-                                .gradient_scale = update.gradient_scale,
-                                .fresh_state = run.step == 1,
-                                .gradients = gradients_at(update, offset, arena, gradients),
-                                .parameters = {parameters.data(), copies},
-                                .states = {states.data(), arrays_.size()},
-                                .gradient_outputs = {},
-                                .count = static_cast<std::size_t>(end - begin)});
+  fn(kernels::UpdateArgs{.dtype = dtype_of(dtype_, name_),
+                         .step = run.step,
+                         .gradient_scale = update.gradient_scale,
+                         .fresh_state = run.step == 1,
+                         .gradients = gradients_at(update, offset, arena, gradients),
+                         .parameters = {parameters.data(), copies},
+                         .states = {states.data(), arrays_.size()},
+                         .gradient_outputs = {},
+                         .count = static_cast<std::size_t>(end - begin)});
+}
+
+// ------------------------------------------------------------------------------------------------
+// A step in which ranks may die
+
+SharedStep::Work SharedStep::journaled_work(Update update, Used used) {
+  return [this, update = std::move(update), used = std::move(used), step = step_,
+          runs = std::vector<StepRun>(), known = false](std::uint64_t begin, std::uint64_t bytes,
+                                                        std::span<std::byte* const> arena) mutable {
+    CIRANDA_ASSERT(begin + bytes <= array_bytes_);
+    if (!std::exchange(known, true)) runs = this->runs(arena, used);
+    constexpr std::uint64_t kChunk = kernels::StepJournal::kChunkBytes;
+    for (std::uint64_t chunk = begin; chunk < begin + bytes; chunk += kChunk) {
+      journaled_chunk(journal_->begin(static_cast<int>(self_), step, chunk), update, runs, chunk,
+                      std::min(chunk + kChunk, begin + bytes), arena);
+    }
+  };
+}
+
+void SharedStep::journaled_chunk(kernels::StepJournal::Work chunk, const Update& update,
+                                 const std::vector<StepRun>& runs, std::uint64_t begin,
+                                 std::uint64_t end, std::span<std::byte* const> arena) const {
+  const auto first = static_cast<std::int64_t>(begin / element_bytes_);
+  const auto last = static_cast<std::int64_t>(end / element_bytes_);
+  for (const StepRun& run : runs) {
+    const std::int64_t from = std::max(first, run.begin);
+    const std::int64_t to = std::min(last, run.end);
+    if (from >= to) continue;
+    apply(update, run, from, to, arena, [&](const kernels::UpdateArgs& args) {
+      chunk.update(update.rule, args, static_cast<std::uint64_t>(from) * element_bytes_);
+    });
+  }
+  chunk.end();
+}
+
+SharedStep::Entry& SharedStep::entry(std::size_t rank) const {
+  return *reinterpret_cast<Entry*>(memory_[rank].data + entry_offset());
+}
+
+SharedStep::Entry& SharedStep::own_entry() const {
+  return *reinterpret_cast<Entry*>(own_.data + entry_offset());
+}
+
+SharedStep::Writing::Writing(const SharedStep& step, std::uint64_t epoch)
+    : lock_(step.journaled_ ? &step.own_entry().lock : nullptr),
+      may_write_(lock_ == nullptr || lock_->acquire(epoch)) {}
+
+SharedStep::Writing SharedStep::writing() const {
+  return {*this, epoch_};
+}
+
+SharedStep::Writing::~Writing() {
+  if (lock_ != nullptr && may_write_) lock_->release();
+}
+
+void SharedStep::revoke() const {
+  if (!journal_) return;
+  const std::uint64_t epoch = own_epoch();
+  bool revoked = true;
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    revoked = entry(rank).lock.revoke(epoch) && revoked;
+  }
+  if (!revoked) await_lost_ranks();
+}
+
+// All chunks are done up to the step before: a step begins when all ranks have entered it.
+void SharedStep::enter(const ArenaBuffer& memory) {
+  CIRANDA_ASSERT(journal_);
+  step_ = journal_->next_step();
+  gradients_.clear();
+  own_entry().gradients = memory.ref;
+  own_entry().step.store(step_, std::memory_order_release);
+}
+
+void SharedStep::withdraw() {
+  own_entry().step.store(0, std::memory_order_release);
+}
+
+bool SharedStep::has_entered(std::size_t rank) const {
+  return entry(rank).step.load(std::memory_order_acquire) >= step_;
+}
+
+void SharedStep::hold_gradients() {
+  if (!gradients_.empty()) return;  // the World may have ended
+  const std::vector<Rank>& local_ranks = among_->engine->local_ranks();
+  gradients_.resize(here_.size());
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    if (!has_entered(rank)) continue;
+    const auto local = static_cast<int>(position(local_ranks, here_[rank]));
+    auto mapped = among_->engine->map_arena(local, entry(rank).gradients, array_bytes_);
+    if (mapped) gradients_[rank] = std::move(mapped).value();
+  }
+}
+
+bool SharedStep::step_begun() const {
+  return journal_ && journal_->begun(step_);
+}
+
+bool SharedStep::can_complete() const {
+  if (journal_->done(step_)) return true;
+  if (gradients_.empty()) return false;
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    if (has_entered(rank) && gradients_[rank].data == nullptr) return false;
+  }
+  return true;
+}
+
+void SharedStep::complete(const Update& update, const Used& used, const OnChunk& fn) {
+  CIRANDA_ASSERT(can_complete());
+  if (journal_->done(step_)) return;
+  const Writing writing(*this, own_epoch());
+  CIRANDA_ASSERT(writing);  // the lock is revoked for earlier epochs alone
+  std::vector<std::byte*> arena;
+  for (const ArenaBuffer& gradients : gradients_) {
+    if (gradients.data != nullptr) arena.push_back(gradients.data);
+  }
+  const std::vector<StepRun> runs = this->runs(arena, used);
+  constexpr std::uint64_t kChunk = kernels::StepJournal::kChunkBytes;
+  for (std::uint64_t chunk = 0; chunk < array_bytes_; chunk += kChunk) {
+    if (journal_->chunk_done(step_, chunk)) continue;
+    const std::uint64_t end = std::min(chunk + kChunk, array_bytes_);
+    fn(chunk, end - chunk, arena);
+    journaled_chunk(journal_->resume(static_cast<int>(self_), step_, chunk), update, runs, chunk,
+                    end, arena);
+  }
+}
+
+std::vector<Rank> SharedStep::absent() const {
+  std::vector<Rank> ranks;
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    if (!has_entered(rank)) ranks.push_back(here_[rank]);
+  }
+  return ranks;
 }
 
 }  // namespace ciranda

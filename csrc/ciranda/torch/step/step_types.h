@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ struct StepOutcome {
   std::string why_not_shared = {};  // the objection, with its rank; empty if the step is done
   // Positions of parameters with new state, even from steps made while this rank had joined.
   std::vector<std::size_t> fresh = {};
+};
+
+// What has become of a shared step in which the World has failed.
+enum class LostStep : std::uint8_t {
+  kNone,       // none was begun, so nothing has changed
+  kBegun,      // it counts; this rank can complete it
+  kForOthers,  // it counts; another rank must complete it
 };
 
 // Returns the factor, at most 1, by which torch's clip_grad_norm_ scales gradients from the global

@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -12,8 +13,15 @@
 namespace ciranda {
 namespace {
 
-void forget(void* keeper) {
-  delete static_cast<std::shared_ptr<void>*>(keeper);
+// What a storage of ours has beside its address.
+struct OwnMemory {
+  std::shared_ptr<void> keeper;
+  c10::DataPtr before = {};  // where the storage was, while somebody may have that address
+  bool has_lasting_users = false;
+};
+
+void forget(void* memory) {
+  delete static_cast<OwnMemory*>(memory);
 }
 
 c10::DeleterFnPtr deleter_of(const at::Tensor& tensor) {
@@ -55,6 +63,40 @@ bool is_ours(const at::Tensor& tensor) {
   return deleter_of(tensor) == &forget;
 }
 
+namespace {
+
+OwnMemory& memory_of(const at::Tensor& tensor) {
+  CIRANDA_ASSERT(is_ours(tensor));
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  return *static_cast<OwnMemory*>(storage._mutable_data_ptr_no_checks().get_context());
+}
+
+}  // namespace
+
+// Tensor.numpy() makes the storage one that cannot be resized, and nothing undoes that.
+bool can_relocate(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && is_ours(tensor) && tensor.storage_offset() == 0 &&
+         tensor.storage().nbytes() == tensor.nbytes() && tensor.storage().resizable() &&
+         !memory_of(tensor).has_lasting_users;
+}
+
+void relocate(const at::Tensor& tensor, std::byte* data, std::shared_ptr<void> keeper, bool copy) {
+  CIRANDA_ASSERT(data != nullptr && keeper != nullptr && can_relocate(tensor));
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (copy) std::memcpy(data, storage.data(), storage.nbytes());
+  auto memory = std::make_unique<OwnMemory>(OwnMemory{.keeper = std::move(keeper)});
+  OwnMemory& moved = *memory;
+  moved.before = storage.set_data_ptr({data, memory.release(), &forget, storage.device()});
+}
+
+void settle(const at::Tensor& tensor, bool shared) {
+  if (!is_ours(tensor)) return;
+  OwnMemory& memory = memory_of(tensor);
+  if (!memory.before) return;
+  memory.has_lasting_users = shared;
+  if (!shared) memory.before.clear();
+}
+
 bool seen_by_tensors_alone(const at::Tensor& tensor) {
   const c10::DeleterFnPtr deleter = deleter_of(tensor);
   // The last deleter belongs to GradientPlaces, or to an allocator that the program has set.
@@ -68,7 +110,7 @@ at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef
   CIRANDA_ASSERT(data != nullptr && keeper != nullptr);
   return at::for_blob(data, sizes)
       .strides(strides)
-      .context(new std::shared_ptr<void>(std::move(keeper)), &forget)
+      .context(new OwnMemory{.keeper = std::move(keeper)}, &forget)
       .options(at::TensorOptions().dtype(dtype))
       .allocator(c10::GetCPUAllocator())
       .resizeable_storage()

@@ -24,6 +24,25 @@ bool is_ours(const at::Tensor& tensor);
 at::Tensor tensor_over(std::byte* data, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        c10::ScalarType dtype, std::shared_ptr<void> keeper);
 
+// Tensors can share memory of ours with others that nobody can count apart from them: the parts of
+// a graph that autograd keeps. relocate() moves the storage, and with it every tensor that shares
+// it, as torch does with a storage that it sends to another process.
+//
+// Who has taken an address (Tensor.data_ptr(), DLPack) still finds the memory of before there, but
+// not what is written to the tensors since. That memory is kept until settle() finds that nobody
+// but the tensor uses the storage.
+
+// Returns true if the tensor is all of a storage of ours, and nobody is known to have its address:
+// no NumPy array, nor anybody who has used the storage since before an earlier relocate().
+bool can_relocate(const at::Tensor& tensor);
+// Moves the storage of such a tensor to `data`, which `keeper` keeps alive, with its values if
+// `copy` is true. No other thread may use the storage meanwhile. Is no write for autograd: the
+// values stay.
+void relocate(const at::Tensor& tensor, std::byte* data, std::shared_ptr<void> keeper, bool copy);
+// Called for a tensor that may have been relocated, when the graphs of that time are gone.
+// `shared`: the storage has other users than the tensor. They are then taken for lasting ones.
+void settle(const at::Tensor& tensor, bool shared);
+
 // The memory that this process had mapped at construction, which takes about a millisecond.
 class Mappings {
  public:

@@ -6,6 +6,7 @@
 
 #include "core/backend/reduce_args.h"
 #include "core/base/assert.h"
+#include "core/kernels/step_journal.h"
 
 namespace ciranda {
 namespace {
@@ -27,6 +28,9 @@ void for_each_run(const std::vector<std::uint64_t>& starts, std::uint64_t begin,
     done += run;
   }
 }
+
+// A chunk of the step of an elastic job is marked in the journal as a whole.
+static_assert(ShmBackend::kChunkBytes % kernels::StepJournal::kChunkBytes == 0);
 
 constexpr std::uint64_t kChunkMask = (std::uint64_t{1} << ClaimWord::kChunkBits) - 1;
 
