@@ -2,6 +2,7 @@
 Decides who is a member of an elastic job; the launcher uses it.
 """
 from __future__ import annotations
+import collections.abc
 import typing
 __all__: list[str] = ['Action', 'ActionKind', 'Arbiter', 'EndReason', 'News', 'NewsKind', 'over_message']
 class ActionKind:
@@ -77,11 +78,14 @@ class EndReason:
       stuck
     
       unfinished
+    
+      left_early
     """
     __members__: typing.ClassVar[dict[str, EndReason]]
     failed: typing.ClassVar[EndReason]
     failed_at_start: typing.ClassVar[EndReason]
     finished: typing.ClassVar[EndReason]
+    left_early: typing.ClassVar[EndReason]
     no_state: typing.ClassVar[EndReason]
     reset_limit: typing.ClassVar[EndReason]
     stuck: typing.ClassVar[EndReason]
@@ -214,6 +218,9 @@ class Action:
     Something that the arbiter wants to be done.
     """
     @property
+    def host(self) -> int:
+        ...
+    @property
     def incarnation(self) -> int:
         ...
     @property
@@ -231,15 +238,28 @@ class Action:
     @property
     def slot(self) -> int:
         ...
+    @property
+    def step(self) -> int:
+        ...
 class Arbiter:
     """
     Decides who is a member of an elastic job, and when.
     """
-    def __init__(self, *, np: typing.SupportsInt | typing.SupportsIndex, min_np: typing.SupportsInt | typing.SupportsIndex, max_np: typing.SupportsInt | typing.SupportsIndex, spares: typing.SupportsInt | typing.SupportsIndex, reset_limit: typing.SupportsInt | typing.SupportsIndex | None, elastic_timeout_s: typing.SupportsFloat | typing.SupportsIndex, start_timeout_s: typing.SupportsFloat | typing.SupportsIndex, lease_s: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, *, np: typing.SupportsInt | typing.SupportsIndex, min_np: typing.SupportsInt | typing.SupportsIndex, max_np: typing.SupportsInt | typing.SupportsIndex, spares: typing.SupportsInt | typing.SupportsIndex, reset_limit: typing.SupportsInt | typing.SupportsIndex | None, elastic_timeout_s: typing.SupportsFloat | typing.SupportsIndex, start_timeout_s: typing.SupportsFloat | typing.SupportsIndex, lease_s: typing.SupportsFloat | typing.SupportsIndex, hosts: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]] = [], homes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], hosts_may_join: bool = False) -> None:
         ...
     def deadline_ns(self) -> int | None:
         ...
     def exited(self, incarnation: typing.SupportsInt | typing.SupportsIndex, clean: bool, by_signal: bool, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
+        ...
+    def host_beats(self, host: typing.SupportsInt | typing.SupportsIndex, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
+        ...
+    def host_joins(self, slots: typing.SupportsInt | typing.SupportsIndex, meet_at: str, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
+        ...
+    def host_leaves(self, host: typing.SupportsInt | typing.SupportsIndex, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
+        ...
+    def host_lost(self, host: typing.SupportsInt | typing.SupportsIndex, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
+        ...
+    def host_returned(self, host: typing.SupportsInt | typing.SupportsIndex, meet_at: str, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
         ...
     def said(self, incarnation: typing.SupportsInt | typing.SupportsIndex, data: bytes, now_ns: typing.SupportsInt | typing.SupportsIndex) -> list[Action]:
         ...

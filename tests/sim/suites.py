@@ -736,14 +736,14 @@ _OF_MEMBERSHIP = (
         "if (process.is_member() && process.place > 0) members.push_back(incarnation);",
     ),
     Mutant(
-        "sends_an_epoch_before_the_killed_are_reaped",  # I32
-        "if (enough && !is_reaping()) return",
+        "sends_an_epoch_while_the_killed_may_act",  # I32
+        "if (enough && !is_dying()) return",
         "if (enough) return",
     ),
     Mutant(
         "grows_before_the_epoch_has_formed",
-        "if (!is_formed_ || is_reaping() || room()",
-        "if (is_reaping() || room()",
+        "if (!is_formed_ || is_dying()) return; const std::vector<Incarnation> released",
+        "if (is_dying()) return; const std::vector<Incarnation> released",
     ),
     Mutant(
         "grows_while_members_are_at_their_end",  # I34
@@ -757,8 +757,128 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "says_that_a_planned_epoch_is_urgent",
-        "encode(NewEpoch{.number = epoch_, .planned = planned, .members = members_})",
-        "encode(NewEpoch{.number = epoch_, .members = members_})",
+        "NewEpoch next{.number = epoch_, .planned = planned_, .members = members_};",
+        "NewEpoch next{.number = epoch_, .members = members_};",
+    ),
+    Mutant(
+        "supposes_that_a_lost_host_had_not_formed",  # I6
+        "has_state_ = has_state_ || ++epoch.formed == epoch.places.size();",
+        "",
+    ),
+    Mutant(
+        "has_all_epochs_meet_on_the_first_host",
+        "next.meet_at = hosts_.meet_at(next.hosts.front());",
+        "next.meet_at = hosts_.meet_at(0);",
+    ),
+    Mutant(
+        "forgets_the_members_of_a_lost_host",
+        "if (gone.stage != Stage::kMember) return; suppose_formed(gone);",
+        "return;",
+    ),
+    Mutant(
+        "names_members_of_a_lost_host",
+        "lose_with_host(each, now_ns); start_idle_slots();",
+        "lose_with_host(each, now_ns), decide(now_ns); start_idle_slots();",
+    ),
+    Mutant(
+        "keeps_members_whose_host_leaves",
+        "const std::vector<Incarnation> released = who_can_be_released();",
+        "const std::vector<Incarnation> released;",
+    ),
+    Mutant(
+        "releases_members_that_the_others_need",
+        "if (size < options_.min_np) return {};",
+        "",
+    ),
+    Mutant(
+        "releases_the_last_who_hold_the_state",  # I6
+        "if (leaving.size() == members.size()) {",
+        "if (leaving.size() == members.size() && false) {",
+    ),
+    Mutant(
+        "releases_one_of_a_host_and_keeps_another",
+        "return host_of(each) == host_of(members[0]);",
+        "return each == members[0];",
+    ),
+    Mutant(
+        "releases_members_at_the_end_of_the_program",  # I34
+        "if (processes_.at(each).end_since != 0) return {};",
+        "",
+    ),
+    Mutant(
+        "misses_a_released_member_that_came_to_its_end",  # I34
+        "finished_places_.insert(process.place);",
+        "(void)process.place;",
+    ),
+    Mutant(
+        "forgets_the_members_of_a_host_that_is_lost_as_it_leaves",
+        "if (!hosts_.is_lost(host)) hosts_.lose(host);",
+        "if (hosts_.is_lost(host)) return {}; hosts_.lose(host);",
+    ),
+    Mutant(
+        "starts_processes_on_a_host_that_leaves",
+        "return !is_lost(host) && there < hosts_[host].options.slots;",
+        "return there < hosts_[host].options.slots;",
+    ),
+    Mutant(
+        "starts_more_than_a_host_has_room_for",
+        "there < hosts_[host].options.slots;",
+        "there <= hosts_[host].options.slots;",
+    ),
+    Mutant(
+        "starts_processes_anywhere_but_at_home",
+        "if (has_room(home)) return home;",
+        "",
+    ),
+    Mutant(
+        "starts_nothing_elsewhere_when_a_host_is_lost",
+        "lose_with_host(each, now_ns); start_idle_slots();",
+        "lose_with_host(each, now_ns);",
+    ),
+    Mutant(
+        "starts_nothing_on_a_host_that_joins",
+        "(void)hosts_.add({.slots = slots, .meet_at = std::move(meet_at)}); start_idle_slots();",
+        "(void)hosts_.add({.slots = slots, .meet_at = std::move(meet_at)});",
+    ),
+    Mutant(
+        "keeps_spares_on_a_host_that_leaves",
+        "if (may_join) kill(each, process);",
+        "",
+    ),
+    Mutant(
+        "forgets_the_place_of_a_released_member",
+        "vacated_.push_back({.place = process.place, .incarnation = incarnation}); actions_",
+        "actions_",
+    ),
+    Mutant(
+        "does_not_wait_for_a_host_that_may_return",
+        "hosts_.is_any_lost() || options_.hosts_may_join;",
+        "options_.hosts_may_join;",
+    ),
+    Mutant(
+        "waits_for_hosts_although_nothing_may_start",
+        "return may_come && (!idle_slots_.empty() || is_released) &&",
+        "return may_come &&",
+    ),
+    Mutant(
+        "meets_where_a_host_was_before_it_was_lost",
+        ".meet_at = std::move(meet_at)}}; return true;",
+        ".meet_at = hosts_[host].options.meet_at}}; return true;",
+    ),
+    Mutant(
+        "starts_nothing_on_a_host_that_returns",
+        "!hosts_.regain(host, std::move(meet_at))) return {}; start_idle_slots();",
+        "!hosts_.regain(host, std::move(meet_at))) return {};",
+    ),
+    Mutant(
+        "takes_a_cut_for_the_silence_of_processes",
+        "host == hosts_.end() ? now_ns : host->second;",
+        "now_ns;",
+    ),
+    Mutant(
+        "counts_the_ranks_of_other_hosts_as_local",
+        "if (host != host_of(own)) continue;",
+        "",
     ),
     Mutant(
         "believes_an_end_of_an_older_epoch",
@@ -802,22 +922,22 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "does_not_count_starts",
-        "if (starts_left_ > 0) --starts_left_;",
+        "if (is_again && starts_left_ > 0) --starts_left_;",
         "",
     ),
     Mutant(
         "starts_nothing_again",
-        "start_one(process.slot);",
+        "idle_slots_[process.slot] = process.host;",
         "",
     ),
     Mutant(
         "starts_a_wrong_script_for_ever",
-        "++fruitless_ > kFruitlessStartsMax",
-        "++fruitless_ < 0",
+        "++failed_starts_ > kFailedStartsMax",
+        "++failed_starts_ < 0",
     ),
     Mutant(
         "does_not_forget_starts_that_failed",
-        "fruitless_ = 0;",
+        "failed_starts_ = 0;",
         "",
     ),
     Mutant(
@@ -827,8 +947,28 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "does_not_notice_that_a_member_is_gone",
-        "if (gone.stage == Stage::kMember) lose(incarnation, gone, how, now_ns);",
-        "",
+        "if (!gone.died) vacate(incarnation, gone, now_ns); if (futility_.step_fails(how",
+        "if (futility_.step_fails(how",
+    ),
+    Mutant(
+        "does_not_believe_that_a_member_has_died",
+        "hear_died(died->who, now_ns);",
+        ";",
+    ),
+    Mutant(
+        "waits_for_the_reaping_of_the_dead",
+        "return each.second.killed && !each.second.died; });",
+        "return each.second.killed; });",
+    ),
+    Mutant(
+        "misses_the_dead_twice",
+        "if (!gone.died) vacate(incarnation, gone, now_ns); if (futility_.step_fails(how",
+        "vacate(incarnation, gone, now_ns); if (futility_.step_fails(how",
+    ),
+    Mutant(
+        "gives_up_before_the_dead_are_started_again",
+        "|| processes_.empty()) && !is_reaping())",
+        "|| processes_.empty()) && !is_dying())",
     ),
     Mutant(
         "gives_a_newcomer_a_place_that_is_taken",
@@ -852,8 +992,8 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "gives_up_one_too_early",
-        "count(&Process::may_be_member) < options_.min_np;",
-        "count(&Process::may_be_member) <= options_.min_np;",
+        "count(&Process::may_be_member) < options_.min_np && !may_host_come();",
+        "count(&Process::may_be_member) <= options_.min_np && !may_host_come();",
     ),
     Mutant(
         "takes_one_program_without_a_loop_for_all",
@@ -882,7 +1022,7 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "lets_all_leave_although_a_rank_was_lost",  # I34
-        "if (room() == 0) return let_all_leave();",
+        "if (missing() == 0) return let_all_leave();",
         "return let_all_leave();",
     ),
     Mutant(
@@ -907,13 +1047,33 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "misses_a_rank_that_nobody_can_replace",
-        "count(&Process::may_be_member) == count(&Process::is_member);",
+        "count(&Process::may_be_member) == count(&Process::is_member) && !may_host_come();",
         "false;",
     ),
     Mutant(
         "gives_a_rank_up_before_it_is_reaped",
         "if (!is_late && (!in_vain || is_reaping())) return;",
         "if (!is_late && !in_vain) return;",
+    ),
+    Mutant(
+        "waits_for_a_rank_that_has_left_early",
+        "end_if_one_left_early();",
+        "",
+    ),
+    Mutant(
+        "ends_the_job_for_a_rank_that_is_on_its_way",
+        "|| !found->second.at_end) return;",
+        ") return;",
+    ),
+    Mutant(
+        "misses_a_rank_in_an_epoch_that_is_over",
+        "if (message.epoch == epoch_) left_early_ = message;",
+        "left_early_ = message;",
+    ),
+    Mutant(
+        "misses_in_the_next_epoch_who_was_missed_before",
+        "left_early_.reset();",
+        "",
     ),
     Mutant(
         "takes_the_first_to_form_for_all",
@@ -932,28 +1092,28 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "redoes_a_step_that_fails_for_ever",
-        "progress_.losses > kLossesAtOneStepMax || progress_.errors > kErrorsAtOneStepMax",
-        "progress_.losses > kLossesAtOneStepMax",
+        "losses_ > kLossesAtOneStepMax || errors_ > kErrorsAtOneStepMax",
+        "losses_ > kLossesAtOneStepMax",
     ),
     Mutant(
         "redoes_a_step_that_kills_for_ever",
-        "progress_.losses > kLossesAtOneStepMax || progress_.errors > kErrorsAtOneStepMax",
-        "progress_.errors > kErrorsAtOneStepMax",
+        "losses_ > kLossesAtOneStepMax || errors_ > kErrorsAtOneStepMax",
+        "errors_ > kErrorsAtOneStepMax",
     ),
     Mutant(
         "takes_each_loss_for_an_error",
-        "if (how == ExitKind::kError) ++progress_.errors;",
-        "++progress_.errors;",
+        "if (by_error) ++errors_;",
+        "++errors_;",
     ),
     Mutant(
         "does_not_see_that_steps_are_made",
-        "if (message.step > progress_.step) progress_ = {.step = message.step};",
+        "losses_ = errors_ = 0;",
         "",
     ),
     Mutant(
         "takes_each_epoch_for_progress",
-        "if (message.step > progress_.step) progress_",
-        "progress_",
+        "if (step <= step_) return;",
+        "",
     ),
     Mutant(
         "tolerates_silence",
@@ -967,12 +1127,12 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "ends_leases_too_early",
-        "if (now_ns - heard_at_ns >= lease_ns_)",
-        "if (now_ns - heard_at_ns >= lease_ns_ / 2)",
+        "if (until_ns >= heard.at_ns + lease_ns_)",
+        "if (until_ns >= heard.at_ns + lease_ns_ / 2)",
     ),
     Mutant(
         "hears_nobody_and_blames_the_processes",
-        "if (stood_still) heard_at_ns = now_ns;",
+        "if (stood_still) heard.at_ns = now_ns;",
         "(void)stood_still;",
     ),
     Mutant(
@@ -982,7 +1142,7 @@ _OF_MEMBERSHIP = (
     ),
     Mutant(
         "begins_a_lease_without_a_beat",
-        "if (is_beat || heard_at_ns_.contains(incarnation))",
+        "if (is_beat || heard_.contains(incarnation))",
         "",
     ),
     Mutant(

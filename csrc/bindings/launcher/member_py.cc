@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -28,9 +29,11 @@ struct ActionRow {
   ActionKind kind = ActionKind::kStart;
   member::Incarnation incarnation = 0;
   int slot = -1;
+  member::HostNumber host = 0;
   py::bytes payload;
   std::optional<member::News> news;
   std::optional<member::EndReason> reason;
+  std::uint64_t step = 0;
 };
 
 py::bytes as_bytes(const std::vector<std::byte>& bytes) {
@@ -38,7 +41,10 @@ py::bytes as_bytes(const std::vector<std::byte>& bytes) {
 }
 
 ActionRow as_row(const member::Start& start) {
-  return {.kind = ActionKind::kStart, .incarnation = start.incarnation, .slot = start.slot};
+  return {.kind = ActionKind::kStart,
+          .incarnation = start.incarnation,
+          .slot = start.slot,
+          .host = start.host};
 }
 ActionRow as_row(const member::Kill& kill) {
   return {.kind = ActionKind::kKill, .incarnation = kill.incarnation};
@@ -51,7 +57,10 @@ ActionRow as_row(const member::News& news) {
   return {.kind = ActionKind::kNews, .incarnation = news.incarnation, .news = news};
 }
 ActionRow as_row(const member::End& end) {
-  return {.kind = ActionKind::kEnd, .incarnation = end.incarnation, .reason = end.reason};
+  return {.kind = ActionKind::kEnd,
+          .incarnation = end.incarnation,
+          .reason = end.reason,
+          .step = end.step};
 }
 
 std::vector<ActionRow> as_rows(const member::Actions& actions) {
@@ -69,14 +78,37 @@ std::uint64_t as_ns(double seconds) {
   return static_cast<std::uint64_t>(std::min(seconds, kSecondsMax) * kNsPerSecond);
 }
 
+// A process that stands still may have said its last beat almost kBeatNs before.
+std::uint64_t lease_of(double standstill_s) {
+  const std::uint64_t standstill_ns = as_ns(standstill_s);
+  return standstill_ns == 0 ? 0 : standstill_ns + member::kBeatNs;
+}
+
+member::HostOptions host_options(int slots, std::string meet_at) {
+  if (slots < 1) throw py::value_error("a host without slots");
+  if (meet_at.size() > member::kMeetAtBytesMax) throw py::value_error("an address is too long");
+  return {.slots = slots, .meet_at = std::move(meet_at)};
+}
+
 member::Arbiter make_arbiter(int np, int min_np, int max_np, int spares,
                              std::optional<int> reset_limit, double elastic_timeout_s,
-                             double start_timeout_s, double lease_s) {
+                             double start_timeout_s, double lease_s,
+                             const std::vector<std::pair<int, std::string>>& hosts,
+                             std::vector<member::HostNumber> homes, bool hosts_may_join) {
   const bool is_ordered = 1 <= min_np && min_np <= np && np <= max_np && max_np <= kLocalRanksMax;
   if (!is_ordered || spares < 0 || spares > kLocalRanksMax - np) {
     throw py::value_error("not 1 <= min_np <= np <= max_np <= 256, 0 <= spares <= 256 - np");
   }
   if (reset_limit.value_or(0) < 0) throw py::value_error("reset_limit is negative");
+  if (hosts_may_join && (hosts.empty() || spares > kLocalRanksMax - max_np)) {
+    throw py::value_error("hosts may join, and there are none, or not max_np + spares <= 256");
+  }
+  const auto is_host = [&](member::HostNumber host) {
+    return host < std::max<std::size_t>(1, hosts.size());
+  };
+  if (!std::ranges::all_of(homes, is_host)) throw py::value_error("a home that is no host");
+  std::vector<member::HostOptions> options;
+  for (const auto& [slots, meet_at] : hosts) options.push_back(host_options(slots, meet_at));
   return member::Arbiter({.np = np,
                           .min_np = min_np,
                           .max_np = max_np,
@@ -84,7 +116,10 @@ member::Arbiter make_arbiter(int np, int min_np, int max_np, int spares,
                           .reset_limit = reset_limit.value_or(-1),
                           .elastic_timeout_ns = as_ns(elastic_timeout_s),
                           .start_timeout_ns = as_ns(start_timeout_s),
-                          .lease_ns = as_ns(lease_s)});
+                          .lease_ns = lease_of(lease_s),
+                          .hosts = std::move(options),
+                          .homes = std::move(homes),
+                          .hosts_may_join = hosts_may_join});
 }
 
 member::ExitKind exit_kind(bool clean, bool by_signal) {
@@ -113,7 +148,8 @@ void bind_actions(py::module_& module) {
       .value("no_state", member::EndReason::kNoState)
       .value("reset_limit", member::EndReason::kResetLimit)
       .value("stuck", member::EndReason::kStuck)
-      .value("unfinished", member::EndReason::kUnfinished);
+      .value("unfinished", member::EndReason::kUnfinished)
+      .value("left_early", member::EndReason::kLeftEarly);
   py::enum_<member::NewsKind>(module, "NewsKind")
       .value("formed", member::NewsKind::kFormed)
       .value("waiting", member::NewsKind::kWaiting)
@@ -137,17 +173,27 @@ void bind_actions(py::module_& module) {
       .def_readonly("kind", &ActionRow::kind)
       .def_readonly("incarnation", &ActionRow::incarnation)
       .def_readonly("slot", &ActionRow::slot)
+      .def_readonly("host", &ActionRow::host)
       .def_readonly("payload", &ActionRow::payload)
       .def_readonly("news", &ActionRow::news)
-      .def_readonly("reason", &ActionRow::reason);
+      .def_readonly("reason", &ActionRow::reason)
+      .def_readonly("step", &ActionRow::step);
 }
 
 void bind_arbiter(py::module_& module) {
   using member::Arbiter;
+  using OfHost = member::Actions (Arbiter::*)(member::HostNumber, std::uint64_t);
+  const auto of_host = [](OfHost event) {
+    return [event](Arbiter& arbiter, member::HostNumber host, std::uint64_t now) {
+      return as_rows((arbiter.*event)(host, now));
+    };
+  };
   py::class_<Arbiter>(module, "Arbiter", "Decides who is a member of an elastic job, and when.")
       .def(py::init(&make_arbiter), py::kw_only(), py::arg("np"), py::arg("min_np"),
            py::arg("max_np"), py::arg("spares"), py::arg("reset_limit"),
-           py::arg("elastic_timeout_s"), py::arg("start_timeout_s"), py::arg("lease_s"))
+           py::arg("elastic_timeout_s"), py::arg("start_timeout_s"), py::arg("lease_s"),
+           py::arg("hosts") = std::vector<std::pair<int, std::string>>(),
+           py::arg("homes") = std::vector<member::HostNumber>(), py::arg("hosts_may_join") = false)
       .def(
           "start", [](Arbiter& arbiter, std::uint64_t now) { return as_rows(arbiter.start(now)); },
           py::arg("now_ns"))
@@ -166,6 +212,22 @@ void bind_arbiter(py::module_& module) {
             return as_rows(arbiter.said(incarnation, std::as_bytes(std::span(text)), now));
           },
           py::arg("incarnation"), py::arg("data"), py::arg("now_ns"))
+      .def("host_beats", of_host(&Arbiter::host_beats), py::arg("host"), py::arg("now_ns"))
+      .def(
+          "host_joins",
+          [](Arbiter& arbiter, int slots, const std::string& meet_at, std::uint64_t now) {
+            auto [count, at] = host_options(slots, meet_at);
+            return as_rows(arbiter.host_joins(count, std::move(at), now));
+          },
+          py::arg("slots"), py::arg("meet_at"), py::arg("now_ns"))
+      .def("host_leaves", of_host(&Arbiter::host_leaves), py::arg("host"), py::arg("now_ns"))
+      .def("host_lost", of_host(&Arbiter::host_lost), py::arg("host"), py::arg("now_ns"))
+      .def(
+          "host_returned",
+          [](Arbiter& arbiter, member::HostNumber host, std::string meet_at, std::uint64_t now) {
+            return as_rows(arbiter.host_returned(host, std::move(meet_at), now));
+          },
+          py::arg("host"), py::arg("meet_at"), py::arg("now_ns"))
       .def(
           "tick", [](Arbiter& arbiter, std::uint64_t now) { return as_rows(arbiter.tick(now)); },
           py::arg("now_ns"))

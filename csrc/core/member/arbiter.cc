@@ -6,21 +6,12 @@
 #include <utility>
 
 namespace ciranda::member {
-namespace {
-
-// A script that fails each time must not be started for ever.
-constexpr int kFruitlessStartsMax = 10;
-// Nor must a step that fails each time be redone for ever.
-constexpr int kErrorsAtOneStepMax = 2;
-constexpr int kLossesAtOneStepMax = 10;
-
-}  // namespace
 
 Arbiter::Arbiter(const ArbiterOptions& options)
     : options_(options), leases_(options.lease_ns), starts_left_(options.reset_limit) {
   CIRANDA_ASSERT(1 <= options.min_np && options.min_np <= options.np);
   CIRANDA_ASSERT(options.np <= options.max_np && options.max_np <= kLocalRanksMax);
-  CIRANDA_ASSERT(options.spares >= 0 && options.np + options.spares <= kLocalRanksMax);
+  CIRANDA_ASSERT(options.spares >= 0 && slots() <= kLocalRanksMax);
   CIRANDA_ASSERT(options.reset_limit >= -1);
 }
 
@@ -32,8 +23,12 @@ Actions Arbiter::start(std::uint64_t now_ns) {
   now_ns_ = now_ns;
   leases_.begin(now_ns);
   begin_waiting(now_ns);
-  broken_since_ = now_ns;
-  for (int slot = 0; slot < options_.np + options_.spares; ++slot) start_one(slot);
+  loss_news_.begin(now_ns);
+  for (int slot = 0; slot < slots(); ++slot) {
+    const auto at = static_cast<std::size_t>(slot);
+    idle_slots_[slot] = at < options_.homes.size() ? options_.homes[at] : 0;
+  }
+  start_idle_slots();
   return take();
 }
 
@@ -47,8 +42,12 @@ Actions Arbiter::exited(Incarnation incarnation, ExitKind how, std::uint64_t now
   if (is_over_) {
     end_late(incarnation, gone, how);
   } else {
-    if (gone.stage == Stage::kMember) lose(incarnation, gone, how, now_ns);
+    if (gone.stage == Stage::kMember) {
+      if (!gone.died) vacate(incarnation, gone, now_ns);
+      if (futility_.step_fails(how == ExitKind::kError)) end(EndReason::kStuck, incarnation);
+    }
     if (!has_ended_) replace(incarnation, gone, how);
+    start_idle_slots();  // its host has room now
   }
   decide(now_ns);
   return take();
@@ -65,7 +64,7 @@ Actions Arbiter::said(Incarnation incarnation, std::span<const std::byte> bytes,
     hear_doomed(process, message, now_ns);
   } else if (message.ok()) {
     const bool is_beat = std::holds_alternative<Beat>(message.value());
-    leases_.hear(incarnation, is_beat, now_ns);
+    leases_.hear(incarnation, process.host, is_beat, now_ns);
     hear(process, message.value(), now_ns);
   } else {
     actions_.emplace_back(
@@ -120,7 +119,28 @@ void Arbiter::hear(Process& process, const FromRank& message, std::uint64_t now_
     if (process.stage == Stage::kMember) hear_formed(process, *formed, now_ns);
     return;
   }
+  if (const LeftEarly* left = std::get_if<LeftEarly>(&message)) {
+    if (process.stage == Stage::kMember) hear_left_early(*left);
+    return;
+  }
   if (const AtEnd* at_end = std::get_if<AtEnd>(&message)) hear_at_end(process, *at_end);
+  if (const Died* died = std::get_if<Died>(&message)) hear_died(died->who, now_ns);
+}
+
+// The others need not wait until the process is reaped. It is killed all the same: it might have
+// become another program.
+void Arbiter::hear_died(Incarnation incarnation, std::uint64_t now_ns) {
+  const auto found = processes_.find(incarnation);
+  if (found == processes_.end() || found->second.stage != Stage::kMember) return;
+  if (std::exchange(found->second.died, true)) return;
+  found->second.died_in = epoch_;
+  kill(incarnation, found->second);
+  vacate(incarnation, found->second, now_ns);
+}
+
+// In an older epoch a member was needed that had heard of the next one before.
+void Arbiter::hear_left_early(const LeftEarly& message) {
+  if (message.epoch == epoch_) left_early_ = message;
 }
 
 void Arbiter::hear_at_end(Process& process, const AtEnd& message) {
@@ -130,7 +150,8 @@ void Arbiter::hear_at_end(Process& process, const AtEnd& message) {
     process.end_since = std::clamp<EpochNumber>(message.since, 1, epoch_);
     return;
   }
-  if (process.stage == Stage::kDone) return;
+  if (process.stage == Stage::kReleased) finished_places_.insert(process.place);
+  if (!process.may_be_member()) return;
   process.stage = Stage::kDone;
   ++done_;
 }
@@ -138,8 +159,7 @@ void Arbiter::hear_at_end(Process& process, const AtEnd& message) {
 void Arbiter::hear_formed(Process& process, const Formed& message, std::uint64_t now_ns) {
   if (message.epoch > epoch_ || message.epoch <= process.formed) return;
   process.formed = message.epoch;
-  fruitless_ = 0;
-  if (message.step > progress_.step) progress_ = {.step = message.step};
+  futility_.formed(message.step);
   const auto epoch = epochs_.find(message.epoch);
   if (epoch == epochs_.end()) return;
   const bool by_all = ++epoch->second.formed == epoch->second.places.size();
@@ -167,47 +187,12 @@ void Arbiter::end_late(Incarnation incarnation, const Process& process, ExitKind
   if (how == ExitKind::kError) end(EndReason::kFailed, incarnation);
 }
 
-void Arbiter::lose(Incarnation incarnation, const Process& process, ExitKind how,
-                   std::uint64_t now_ns) {
+void Arbiter::vacate(Incarnation incarnation, const Process& process, std::uint64_t now_ns) {
   CIRANDA_ASSERT(process.stage == Stage::kMember);
   vacated_.push_back({.place = process.place, .incarnation = incarnation});
-  ++progress_.losses;
-  if (how == ExitKind::kError) ++progress_.errors;
-  if (progress_.losses > kLossesAtOneStepMax || progress_.errors > kErrorsAtOneStepMax) {
-    return end(EndReason::kStuck, incarnation);
-  }
-  lost_.push_back({.incarnation = incarnation, .rank = rank_in_epoch(incarnation)});
-  if (!broken_since_) broken_since_ = now_ns;
-  if (!too_small_since_) {
-    too_small_since_ = now_ns;
-    size_before_ = formed_members_.size();
-  }
+  futility_.lose();
+  loss_news_.lose({.incarnation = incarnation, .rank = rank_in_epoch(incarnation)}, now_ns);
   begin_waiting(now_ns);
-}
-
-void Arbiter::replace(Incarnation incarnation, const Process& process, ExitKind how) {
-  if (how == ExitKind::kError && !has_state_) return end(EndReason::kFailedAtStart, incarnation);
-  if (process.stage == Stage::kDone) return;
-  if (process.stage != Stage::kMember && how == ExitKind::kClean) {
-    ++done_;
-    return;
-  }
-  // A ready process that was no member says nothing about whether starts succeed.
-  if (!process.holds_state() && process.stage != Stage::kReady &&
-      ++fruitless_ > kFruitlessStartsMax) {
-    return end(EndReason::kFailedAtStart, incarnation);
-  }
-  // A member that ends before any state is held, and not by a signal, would do so again.
-  if (how == ExitKind::kClean && !has_state_) return end(EndReason::kFailedAtStart, incarnation);
-  if (program_has_no_loop()) return;
-  if (starts_left_ == 0) {
-    no_more_starts_ = true;
-    actions_.emplace_back(
-        News{.kind = NewsKind::kNoMoreStarts, .incarnation = incarnation, .epoch = epoch_});
-    return;
-  }
-  if (starts_left_ > 0) --starts_left_;
-  start_one(process.slot);
 }
 
 // -------------------------------------------------------------------------------------------
@@ -217,12 +202,13 @@ void Arbiter::decide(std::uint64_t now_ns) {
   if (has_ended_) return;
   if (!is_over_) {
     evict_silent(now_ns);
-    if (all_members_are_at_end()) leave_together(now_ns);
+    end_if_one_left_early();
+    if (!has_ended_ && all_members_are_at_end()) leave_together(now_ns);
     if (has_ended_) return;
   }
   if (is_over_ || program_has_no_loop()) return finish();
   if (waits()) return form_again(now_ns);
-  grow();
+  change_as_planned();
 }
 
 void Arbiter::evict_silent(std::uint64_t now_ns) {
@@ -230,6 +216,16 @@ void Arbiter::evict_silent(std::uint64_t now_ns) {
     actions_.emplace_back(News{.kind = NewsKind::kSilent, .incarnation = each, .epoch = epoch_});
     evict(each, processes_.at(each), now_ns);
   }
+}
+
+// Members that end in step with the others are never needed after their end. One that is needed has
+// done fewer steps, which the others cannot do without it. What it says of its end may be read
+// after what another one says of it.
+void Arbiter::end_if_one_left_early() {
+  if (!left_early_) return;
+  const auto found = processes_.find(left_early_->who);
+  if (found == processes_.end() || !found->second.is_member() || !found->second.at_end) return;
+  end(EndReason::kLeftEarly, left_early_->who, left_early_->step);
 }
 
 bool Arbiter::all_members_are_at_end() const {
@@ -246,10 +242,11 @@ bool Arbiter::all_members_are_at_end() const {
 // All members are at the program's end. A rank that was lost there has left a part of the program
 // undone, which a newcomer does before all leave.
 void Arbiter::leave_together(std::uint64_t now_ns) {
-  if (room() == 0) return let_all_leave();
+  if (missing() == 0) return let_all_leave();
   if (!unfinished_since_) unfinished_since_ = now_ns;
   const bool is_late = now_ns >= *deadline_of_finishing();
-  const bool in_vain = count(&Process::may_be_member) == count(&Process::is_member);
+  const bool in_vain =
+      count(&Process::may_be_member) == count(&Process::is_member) && !may_host_come();
   if (!is_late && (!in_vain || is_reaping())) return;
   end(EndReason::kUnfinished, vacated_.empty() ? 0 : vacated_.back().incarnation);
 }
@@ -275,20 +272,22 @@ void Arbiter::form_again(std::uint64_t now_ns) {
   const int size = members + std::min(ready, room());
   const bool is_late = now_ns >= *waiting_since_ + options_.elastic_timeout_ns;
   const bool enough = size >= wanted_members() || (is_late && size >= options_.min_np);
-  if (enough && !is_reaping()) return send_epoch(/*planned=*/false);
+  if (enough && !is_dying()) return send_epoch(/*planned=*/false);
   wait_for_members(size, now_ns);
 }
 
 // Ends the job if it would wait in vain, or too long.
 void Arbiter::wait_for_members(int size, std::uint64_t now_ns) {
-  const bool in_vain = count(&Process::may_be_member) < options_.min_np;
+  const bool in_vain = count(&Process::may_be_member) < options_.min_np && !may_host_come();
   // A process that is done may be the last one; its exit decides how the job ends.
   if (in_vain && (epoch_ != 0 || first_ready_ || processes_.empty()) && !is_reaping()) {
     return end(no_more_starts_ ? EndReason::kResetLimit : EndReason::kTooFewRanks);
   }
   const std::optional<std::uint64_t> late = deadline_of_waiting();
   if (late && now_ns >= *late) return end(EndReason::kTooFewRanks);
-  if (epoch_ != 0 && size < options_.min_np && !told_waiting_) tell_waiting(now_ns);
+  if (epoch_ == 0 || size >= options_.min_np) return;
+  auto news = loss_news_.waiting(epoch_, members_by_place(), now_ns);
+  if (news) actions_.emplace_back(*std::move(news));
 }
 
 // A member that keeps its state makes the job go on with min_np. Without one the job begins anew,
@@ -299,14 +298,17 @@ int Arbiter::wanted_members() const {
   return std::max(options_.min_np, possible);
 }
 
-// Takes ready processes in, where there is room.
-void Arbiter::grow() {
-  if (!is_formed_ || is_reaping() || room() == 0 || ready_by_slot().empty()) return;
+// Lets members go whose host leaves, and takes ready processes in where there is room.
+void Arbiter::change_as_planned() {
+  if (!is_formed_ || is_dying()) return;
+  const std::vector<Incarnation> released = who_can_be_released();
+  for (const Incarnation each : released) release(each);
+  if (released.empty() && (missing() == 0 || ready_by_slot().empty())) return;
   send_epoch(/*planned=*/true);
 }
 
 void Arbiter::send_epoch(bool planned) {
-  CIRANDA_ASSERT(!is_reaping());                          // I32
+  CIRANDA_ASSERT(!is_dying());                            // I32
   CIRANDA_ASSERT(!has_state_ || somebody_holds_state());  // I6
   ++epoch_;
   std::vector<Incarnation> newcomers = ready_by_slot();
@@ -323,22 +325,22 @@ void Arbiter::send_epoch(bool planned) {
   unfinished_since_.reset();
   planned_ = planned;
   is_formed_ = false;
+  left_early_.reset();
   waiting_since_.reset();
-  told_waiting_ = false;
-  const std::vector<std::byte> bytes =
-      encode(NewEpoch{.number = epoch_, .planned = planned, .members = members_});
+  const std::vector<std::byte> bytes = encode(next_epoch());
   for (const Incarnation each : members_) {
     processes_.at(each).at_end = false;
     actions_.emplace_back(Send{.incarnation = each, .bytes = bytes});
   }
 }
 
-// Notes who is in the newest epoch, and forgets those that no member can name any more.
+// Notes who is in the newest epoch, and forgets those that nobody can name any more. A member that
+// is not reaped yet may have sent messages that are not read.
 void Arbiter::remember_epoch() {
   EpochNumber oldest = epoch_;
-  for (const Incarnation each : members_) {
-    const Process& process = processes_.at(each);
-    epochs_[epoch_].places.push_back(process.place);
+  for (const auto& [incarnation, process] : processes_) {
+    if (process.stage != Stage::kMember) continue;
+    if (process.is_member()) epochs_[epoch_].places.push_back(process.place);
     oldest = std::min(oldest, process.oldest_epoch());
   }
   epochs_.erase(epochs_.begin(), epochs_.lower_bound(oldest));
@@ -385,6 +387,12 @@ bool Arbiter::is_reaping() const {
   return std::ranges::any_of(processes_, [](const auto& each) { return each.second.killed; });
 }
 
+// Returns true if a process that was told to die may still do something.
+bool Arbiter::is_dying() const {
+  return std::ranges::any_of(
+      processes_, [](const auto& each) { return each.second.killed && !each.second.died; });
+}
+
 bool Arbiter::somebody_holds_state() const {
   return std::ranges::any_of(processes_, [](const auto& each) {
     return each.second.is_member() && each.second.holds_state();
@@ -394,6 +402,16 @@ bool Arbiter::somebody_holds_state() const {
 // Returns how many processes may join. At the program's end these are as many as are missing: of
 // the places that had members when the first member left its last loop, those that nobody has now.
 int Arbiter::room() const {
+  return untaken_places(/*but=*/{});
+}
+
+// Returns how many processes should join: nobody is missing who came to the end before it was
+// released.
+int Arbiter::missing() const {
+  return untaken_places(finished_places_);
+}
+
+int Arbiter::untaken_places(const std::set<int>& but) const {
   std::set<int> taken;
   std::optional<EpochNumber> since;
   for (const auto& [incarnation, process] : processes_) {
@@ -405,8 +423,9 @@ int Arbiter::room() const {
   if (!since) return options_.max_np - static_cast<int>(taken.size());
   const auto epoch = epochs_.lower_bound(*since);
   CIRANDA_ASSERT(epoch != epochs_.end());
-  return static_cast<int>(std::ranges::count_if(epoch->second.places,
-                                                [&](int place) { return !taken.contains(place); }));
+  return static_cast<int>(std::ranges::count_if(epoch->second.places, [&](int place) {
+    return !taken.contains(place) && !but.contains(place);
+  }));
 }
 
 // Returns the place that was vacated last, so that a newcomer gets the rank that was lost. If no
@@ -418,6 +437,7 @@ int Arbiter::take_place() {
   }
   const int place = vacated_.back().place;
   vacated_.pop_back();
+  finished_places_.erase(place);
   return place;
 }
 
@@ -434,14 +454,6 @@ void Arbiter::begin_waiting(std::uint64_t now_ns) {
   if (!waits()) waiting_since_ = now_ns;
 }
 
-void Arbiter::start_one(int slot) {
-  const auto is_taken = [&](const auto& each) { return each.second.slot == slot; };
-  CIRANDA_ASSERT(std::ranges::none_of(processes_, is_taken));
-  const Incarnation incarnation = ++last_incarnation_;
-  processes_[incarnation] = Process{.slot = slot};
-  actions_.emplace_back(Start{.incarnation = incarnation, .slot = slot});
-}
-
 // Kills a process that the others would wait for. They wait for its end, and for the next epoch.
 void Arbiter::evict(Incarnation incarnation, Process& process, std::uint64_t now_ns) {
   kill(incarnation, process);
@@ -454,38 +466,16 @@ void Arbiter::kill(Incarnation incarnation, Process& process) {
   actions_.emplace_back(Kill{.incarnation = incarnation});
 }
 
-void Arbiter::end(EndReason reason, Incarnation incarnation) {
+void Arbiter::end(EndReason reason, Incarnation incarnation, std::uint64_t step) {
   if (std::exchange(has_ended_, true)) return;
   CIRANDA_ASSERT(reason != EndReason::kFinished || processes_.empty());
-  actions_.emplace_back(End{.reason = reason, .incarnation = incarnation});
+  actions_.emplace_back(End{.reason = reason, .incarnation = incarnation, .step = step});
 }
 
 void Arbiter::tell_formed(std::uint64_t step, std::uint64_t now_ns) {
-  const std::set<Incarnation> before(formed_members_.begin(), formed_members_.end());
-  News news{.kind = NewsKind::kFormed,
-            .epoch = epoch_,
-            .members = members_,
-            .step = step,
-            .planned = planned_,
-            .lost = std::exchange(lost_, {})};
-  std::ranges::copy_if(members_, std::back_inserter(news.joined),
-                       [&](Incarnation each) { return !before.contains(each); });
-  const std::optional<std::uint64_t> since = planned_ ? too_small_since_ : broken_since_;
-  if (since) news.since_ns = now_ns - *since;
-  actions_.emplace_back(std::move(news));
+  actions_.emplace_back(loss_news_.formed(
+      {.number = epoch_, .planned = planned_, .members = members_}, step, now_ns));
   is_formed_ = true;
-  formed_members_ = members_;
-  broken_since_.reset();
-  if (members_.size() >= size_before_) too_small_since_.reset();
-}
-
-void Arbiter::tell_waiting(std::uint64_t now_ns) {
-  told_waiting_ = true;
-  actions_.emplace_back(News{.kind = NewsKind::kWaiting,
-                             .epoch = epoch_,
-                             .members = members_by_place(),
-                             .lost = lost_,
-                             .since_ns = now_ns - broken_since_.value_or(now_ns)});
 }
 
 Actions Arbiter::take() {

@@ -4,14 +4,19 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "core/base/assert.h"
 #include "core/base/result.h"
+#include "core/member/futility.h"
+#include "core/member/hosts.h"
 #include "core/member/leases.h"
 #include "core/member/messages.h"
+#include "core/member/news.h"
 #include "core/wire/types.h"
 
 namespace ciranda::member {
@@ -29,6 +34,11 @@ struct ArbiterOptions {
   std::uint64_t start_timeout_ns = 0;
   // How long a process may be silent after its first Beat before it is killed; 0: for ever.
   std::uint64_t lease_ns = 0;
+  std::vector<HostOptions> hosts = {};  // none: all processes are on one host
+  std::vector<HostNumber> homes = {};   // of the first slots: where to start them at first
+  // Further hosts may come. As many processes are started as there is room for, up to max_np and
+  // the spares.
+  bool hosts_may_join = false;
 };
 
 // How a process ended.
@@ -43,14 +53,16 @@ enum class EndReason : std::uint8_t {
   kResetLimit,     // fewer than min_np are left, and no more may be started
   kStuck,          // ranks were lost again and again at one step
   kUnfinished,     // a rank was lost at the program's end, and no process can do the rest of it
+  kLeftEarly,      // a rank has ended its program, and another one needs it for a step
 };
 
 // --- What the arbiter wants to be done ---
 
-// Start a process under this number, in this slot, which is free.
+// Start a process under this number, in this slot, which is free, on this host.
 struct Start {
   Incarnation incarnation = 0;
   int slot = 0;
+  HostNumber host = 0;
   bool operator==(const Start&) const = default;
 };
 // Kill the process. It counts as gone once exited() says so.
@@ -65,42 +77,12 @@ struct Send {
   bool operator==(const Send&) const = default;
 };
 
-enum class NewsKind : std::uint8_t {
-  kFormed,        // all members of an epoch have formed it
-  kWaiting,       // a member was lost and too few are left: the job waits for new ones
-  kEndedLate,     // a signal ended a process after its work was done, which does no harm
-  kBadMessage,    // a process sent bytes that are no message, and is killed
-  kNoMoreStarts,  // reset_limit is used up: a lost process is not started again
-  kSilent,        // a process was silent for a lease, and is killed
-};
-// A member that was lost, and the rank that it had.
-struct Lost {
-  Incarnation incarnation = 0;
-  Rank rank = 0;
-  bool operator==(const Lost&) const = default;
-};
-// Something to tell the user.
-struct News {
-  NewsKind kind = NewsKind::kFormed;
-  Incarnation incarnation = 0;       // of the process, if the news are about one
-  EpochNumber epoch = 0;             // the newest one; 0: none yet
-  std::vector<Incarnation> members;  // kFormed: in the order of ranks; kWaiting: who is left
-  std::vector<Incarnation> joined;   // kFormed: those that were not in the epoch formed before
-  std::uint64_t step = 0;            // kFormed
-  bool planned = false;              // kFormed
-  std::vector<Lost> lost;            // kFormed, kWaiting: since the epoch formed before
-  // kFormed, kWaiting: the time since the first of these losses. Of a planned epoch: since the job
-  // was last as large as before its losses; 0 if it only grows. Of the first epoch: since the
-  // start.
-  std::uint64_t since_ns = 0;
-  bool operator==(const News&) const = default;
-};
-
 // The job is over, which is said once and last. After kFinished no process is left. After any other
 // reason the caller ends those that are left.
 struct End {
   EndReason reason = EndReason::kFinished;
   Incarnation incarnation = 0;  // the process at fault; 0: none
+  std::uint64_t step = 0;       // kLeftEarly: in which it is needed
   bool operator==(const End&) const = default;
 };
 
@@ -113,7 +95,8 @@ using Actions = std::vector<Action>;  // in the order in which to do them
 // Not thread-safe. Never blocks. The caller passes in the time, which never goes back.
 class Arbiter {
  public:
-  // 1 <= min_np <= np <= max_np, and np + spares processes fit on one host.
+  // 1 <= min_np <= np <= max_np <= kLocalRanksMax, and so np + spares; so max_np + spares, if hosts
+  // may join.
   explicit Arbiter(const ArbiterOptions& options);
 
   Actions start(std::uint64_t now_ns);
@@ -122,6 +105,20 @@ class Arbiter {
   Actions exited(Incarnation incarnation, ExitKind how, std::uint64_t now_ns);
   // The process has sent these bytes.
   Actions said(Incarnation incarnation, std::span<const std::byte> bytes, std::uint64_t now_ns);
+  // For a job on several hosts, several times in a lease: the host runs. Before this call the
+  // caller passes in all that the host's processes had said by then.
+  Actions host_beats(HostNumber host, std::uint64_t now_ns);
+  // The host will be gone soon. Nothing is started there from now on, and its members are told to
+  // leave as soon as the others can go on without them. Lost or not, it returns by host_returned().
+  Actions host_leaves(HostNumber host, std::uint64_t now_ns);
+  // The host is gone with all its processes, or cannot be reached for so long that they end
+  // themselves. Nothing that they say or do counts from now on.
+  Actions host_lost(HostNumber host, std::uint64_t now_ns);
+  // A further host can be used, with this number of processes. It has the next number.
+  Actions host_joins(int slots, std::string meet_at, std::uint64_t now_ns);
+  // A host that was lost, or has left, can be used again. Nothing runs there, and its ranks will
+  // listen at `meet_at`.
+  Actions host_returned(HostNumber host, std::string meet_at, std::uint64_t now_ns);
   // deadline() has passed.
   Actions tick(std::uint64_t now_ns);
   // Returns when to call tick() at the latest; nothing if no time is waited for.
@@ -132,10 +129,12 @@ class Arbiter {
     kStarting,
     kReady,
     kMember,
-    kDone,  // it came to its end, and never was a member
+    kDone,      // it came to its end, and never was a member
+    kReleased,  // it was a member, and was told to leave with its host
   };
   struct Process {
     int slot = 0;
+    HostNumber host = 0;
     Stage stage = Stage::kStarting;
     int place = -1;             // a member's
     EpochNumber joined = 0;     // the first epoch that it is a member of
@@ -143,9 +142,13 @@ class Arbiter {
     EpochNumber end_since = 0;  // of its AtEnd; 0: it has said none
     bool at_end = false;        // it has said AtEnd in the newest epoch
     bool killed = false;        // it was told to die, and is not reaped yet
+    bool died = false;          // a member has said so: it does nothing any more
+    EpochNumber died_in = 0;    // the newest epoch at that time
     bool holds_state() const { return formed != 0; }
     bool is_member() const { return stage == Stage::kMember && !killed; }
-    bool may_be_member() const { return stage != Stage::kDone && !killed; }
+    bool may_be_member() const {
+      return stage != Stage::kDone && stage != Stage::kReleased && !killed;
+    }
     // The oldest epoch that it can have in mind in its next messages.
     EpochNumber oldest_epoch() const {
       return end_since != 0 ? end_since : std::max(joined, formed);
@@ -156,22 +159,32 @@ class Arbiter {
   void hear(Process& process, const FromRank& message, std::uint64_t now_ns);
   void hear_formed(Process& process, const Formed& message, std::uint64_t now_ns);
   void hear_at_end(Process& process, const AtEnd& message);
+  void hear_died(Incarnation incarnation, std::uint64_t now_ns);
+  void hear_left_early(const LeftEarly& message);
   void hear_doomed(Process& process, const Result<FromRank>& message, std::uint64_t now_ns);
+  std::vector<Incarnation> processes_on(HostNumber host) const;
+  void lose_with_host(Incarnation incarnation, std::uint64_t now_ns);
+  std::vector<Incarnation> who_can_be_released() const;
+  void release(Incarnation incarnation);
+  bool may_host_come() const;
+  void suppose_formed(const Process& gone);
   void end_late(Incarnation incarnation, const Process& process, ExitKind how);
-  void lose(Incarnation incarnation, const Process& process, ExitKind how, std::uint64_t now_ns);
+  void vacate(Incarnation incarnation, const Process& process, std::uint64_t now_ns);
   void replace(Incarnation incarnation, const Process& process, ExitKind how);
 
   // Does whatever is due now.
   void decide(std::uint64_t now_ns);
   void evict_silent(std::uint64_t now_ns);
+  void end_if_one_left_early();
   bool all_members_are_at_end() const;
   void leave_together(std::uint64_t now_ns);
   bool program_has_no_loop() const;
   void finish();
   void form_again(std::uint64_t now_ns);
   void wait_for_members(int size, std::uint64_t now_ns);
-  void grow();
+  void change_as_planned();
   void send_epoch(bool planned);
+  NewEpoch next_epoch() const;
   void remember_epoch();
   void let_all_leave();
 
@@ -183,18 +196,22 @@ class Arbiter {
   std::vector<Incarnation> members_by_place() const;
   int count(bool (Process::*is)() const) const;
   bool is_reaping() const;
+  bool is_dying() const;
   bool somebody_holds_state() const;
   int room() const;
+  int missing() const;
+  int untaken_places(const std::set<int>& but) const;
   int take_place();
   Rank rank_in_epoch(Incarnation incarnation) const;
 
   void begin_waiting(std::uint64_t now_ns);
-  void start_one(int slot);
+  int slots() const;
+  void start_idle_slots();
+  void start_one(int slot, HostNumber host);
   void evict(Incarnation incarnation, Process& process, std::uint64_t now_ns);
   void kill(Incarnation incarnation, Process& process);
-  void end(EndReason reason, Incarnation incarnation = 0);
+  void end(EndReason reason, Incarnation incarnation = 0, std::uint64_t step = 0);
   void tell_formed(std::uint64_t step, std::uint64_t now_ns);
-  void tell_waiting(std::uint64_t now_ns);
   Actions take();
 
   const ArbiterOptions options_;
@@ -205,13 +222,15 @@ class Arbiter {
 
   // --- Processes, and starts in place of lost ones ---
 
-  Processes processes_;  // those that are not reaped
+  Hosts hosts_{options_.hosts};
+  std::map<int, HostNumber> idle_slots_;  // to be started when there is room, best on this host
+  std::set<int> begun_slots_;             // that have had a process
+  Processes processes_;                   // those that are not reaped
   Leases leases_;
   Incarnation last_incarnation_ = 0;
   int done_ = 0;                 // processes that came to their end and never were members
   int starts_left_;              // -1: any number
   bool no_more_starts_ = false;  // a process was not replaced
-  int fruitless_ = 0;            // starts in a row that ended without having formed
 
   // --- Losses of members ---
 
@@ -221,37 +240,29 @@ class Arbiter {
   };
   std::vector<Vacancy> vacated_;  // newcomers take the last one
   int places_given_ = 0;          // places from here on were never taken
-  struct Progress {
-    std::uint64_t step = 0;  // the newest with which a member has formed an epoch
-    int losses = 0;          // of members since then
-    int errors = 0;          // those of them that were errors
-  };
-  Progress progress_;
+  // Nobody took them after released members, which came to the program's end all the same.
+  std::set<int> finished_places_;
+  Futility futility_;
+  LossNews loss_news_;
 
   // --- Epochs ---
 
   EpochNumber epoch_ = 0;             // the newest one
   std::vector<Incarnation> members_;  // in the order of ranks; some may be gone
   bool planned_ = false;
-  bool is_formed_ = false;  // by all its members
+  bool is_formed_ = false;               // by all its members
+  std::optional<LeftEarly> left_early_;  // as a member of the newest epoch has said
   struct Epoch {
     std::vector<int> places;  // of its members
     std::size_t formed = 0;   // by so many of them, gone ones too
   };
   std::map<EpochNumber, Epoch> epochs_;  // those that a member can still have in mind
 
-  // --- Waiting for members, and what news say of it ---
+  // --- Waiting for members ---
 
   std::optional<std::uint64_t> waiting_since_;  // since the start or a loss, until an epoch is sent
   std::optional<std::uint64_t> first_ready_;
   std::optional<std::uint64_t> unfinished_since_;  // all members wait at the end for a missing rank
-  bool told_waiting_ = false;
-  std::vector<Incarnation> formed_members_;       // of the newest epoch that was formed
-  std::vector<Lost> lost_;                        // since then
-  std::optional<std::uint64_t> broken_since_;     // the first of these losses, or the start
-  std::optional<std::uint64_t> too_small_since_;  // fewer members than before a loss
-  std::size_t size_before_ = 0;
-
   Actions actions_;
 };
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/base/assert.h"
 #include "core/wire/codec.h"
 #include "core/wire/kinds.h"
 #include "core/wire/types.h"
@@ -40,11 +41,35 @@ void read(Reader& in, AtEnd& message) {
 void write(Writer&, const Beat&) {}
 void read(Reader&, Beat&) {}
 
+void write(Writer& out, const Died& message) {
+  out.varint(message.who);
+}
+void read(Reader& in, Died& message) {
+  message.who = read_number(in, "died.who");
+}
+
+void write(Writer& out, const LeftEarly& message) {
+  out.varint(message.who);
+  out.varint(message.epoch);
+  out.varint(message.step);
+}
+void read(Reader& in, LeftEarly& message) {
+  message.who = read_number(in, "left_early.who");
+  message.epoch = read_number(in, "left_early.epoch");
+  message.step = in.varint("left_early.step", std::numeric_limits<std::uint64_t>::max());
+}
+
 void write(Writer& out, const NewEpoch& message) {
   out.varint(message.number);
   out.u8(message.planned ? 1 : 0);
   out.varint(message.members.size());
   for (const Incarnation member : message.members) out.varint(member);
+  CIRANDA_ASSERT(message.hosts.empty() || message.hosts.size() == message.members.size());
+  CIRANDA_ASSERT(message.meet_at.size() <= kMeetAtBytesMax);
+  out.varint(message.hosts.size());
+  for (const HostNumber host : message.hosts) out.varint(host);
+  out.varint(message.meet_at.size());
+  out.text(message.meet_at);
 }
 void read(Reader& in, NewEpoch& message) {
   message.number = read_number(in, "new_epoch.number");
@@ -52,6 +77,14 @@ void read(Reader& in, NewEpoch& message) {
   message.members.resize(in.count("new_epoch.members", kLocalRanksMax, 1));
   if (message.members.empty()) in.fail("new_epoch.members", "is zero");
   for (Incarnation& member : message.members) member = read_number(in, "new_epoch.member");
+  message.hosts.resize(in.count("new_epoch.hosts", message.members.size(), 1));
+  for (HostNumber& host : message.hosts) {
+    host = static_cast<HostNumber>(in.varint("new_epoch.host", kRanksMax - 1));
+  }
+  if (!message.hosts.empty() && message.hosts.size() != message.members.size()) {
+    in.fail("new_epoch.hosts", "has another number of members");
+  }
+  message.meet_at = in.text("new_epoch.meet_at", in.count("new_epoch.meet_at", kMeetAtBytesMax, 1));
 }
 
 void write(Writer&, const Over&) {}

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace ciranda::member {
 using Incarnation = std::uint32_t;
 // The number of a membership, from 1. 0: none.
 using EpochNumber = std::uint32_t;
+// A host's number in the job, from 0. It stays the same, whoever runs there.
+using HostNumber = std::uint32_t;
 
 // --- From a process ---
 
@@ -32,8 +35,9 @@ struct Formed {
   bool operator==(const Formed&) const = default;
 };
 
-// Says that the program has come to its end. A member then waits for NewEpoch or Over, and says it
-// again in each epoch in which it comes to its end. A process that is no member waits for nothing.
+// Says that the program has come to its end. A member then leaves its World and waits for NewEpoch
+// or Over, and says it again in each epoch in which it comes to its end. A process that is no
+// member waits for nothing.
 struct AtEnd {
   // The epoch in which the program left its last loop: since then it has acted as that rank. 0: the
   // process is no member.
@@ -46,8 +50,25 @@ struct AtEnd {
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
+inline constexpr std::uint64_t kBeatNs = 100'000'000;  // between two beats of a process
 
-using FromRank = std::variant<Ready, Formed, AtEnd, Beat>;
+// Says that the process of another member has begun to end: the kernel has told so (LifeWatch). It
+// does nothing any more, and may still take a while to be reaped.
+struct Died {
+  Incarnation who = 0;
+  bool operator==(const Died&) const = default;
+};
+
+// Says that an operation of this member needs another one, which has left the World of their epoch
+// and takes part no more. That one is in a newer epoch, or its program has ended too early.
+struct LeftEarly {
+  Incarnation who = 0;
+  EpochNumber epoch = 0;
+  std::uint64_t step = 0;  // of this member, for people
+  bool operator==(const LeftEarly&) const = default;
+};
+
+using FromRank = std::variant<Ready, Formed, AtEnd, Beat, Died, LeftEarly>;
 
 // --- From the arbiter ---
 
@@ -55,16 +76,20 @@ using FromRank = std::variant<Ready, Formed, AtEnd, Beat>;
 struct NewEpoch {
   EpochNumber number = 0;
   bool planned = false;  // the members' World is whole; each leaves it at a block's begin
-  std::vector<Incarnation> members;  // in the order of their ranks
+  std::vector<Incarnation> members;    // in the order of their ranks
+  std::vector<HostNumber> hosts = {};  // of the members; empty: all are on one host
+  std::string meet_at = {};            // HOST:PORT where rank 0 listens; empty: all are on one host
   bool operator==(const NewEpoch&) const = default;
 };
 
-// Says that all members are at their end, so that each may leave.
+// Says that the process may leave: all members are at their end, or its host leaves the job.
 struct Over {
   bool operator==(const Over&) const = default;
 };
 
 using FromArbiter = std::variant<NewEpoch, Over>;
+
+inline constexpr std::size_t kMeetAtBytesMax = 320;
 
 std::vector<std::byte> encode(const FromRank& message);
 std::vector<std::byte> encode(const FromArbiter& message);

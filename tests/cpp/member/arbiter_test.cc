@@ -257,6 +257,17 @@ TEST(Arbiter, TheJobWaitsForMembersAndThenEnds) {
   EXPECT_EQ(job.end()->reason, EndReason::kTooFewRanks);
 }
 
+TEST(Arbiter, ALossWhileOthersWaitIsTold) {
+  Job job({.np = 3, .min_np = 3, .max_np = 3});
+  job.train(3);
+  job.exit(1);
+  EXPECT_EQ(job.news(NewsKind::kWaiting).lost, (std::vector<Lost>{{1, 0}}));
+  job.exit(2);
+  const News news = job.news(NewsKind::kWaiting);
+  EXPECT_EQ(news.members, Members{3});
+  EXPECT_EQ(news.lost, (std::vector<Lost>{{1, 0}, {2, 1}}));
+}
+
 TEST(Arbiter, TheJobEndsWhenNobodyWhoHoldsStateIsLeft) {
   Job job({.np = 1, .min_np = 1, .max_np = 2});
   job.train(1);
@@ -401,6 +412,16 @@ TEST(Arbiter, AnEleventhLossAtOneStepEndsTheJob) {
   EXPECT_EQ(job.end(), (End{EndReason::kStuck, 12}));
 }
 
+TEST(Arbiter, RanksThatAreLostTogetherAreOneLoss) {
+  Job job({.np = 20, .min_np = 1, .max_np = 20});
+  job.train(20);
+  for (Incarnation each = 2; each <= 20; ++each) {  // before the others have met anew
+    job.exit(each);
+    ASSERT_FALSE(job.end()) << each;
+    EXPECT_EQ(job.epoch()->members.size(), 21 - each);
+  }
+}
+
 TEST(Arbiter, TheResetLimitBoundsStarts) {
   Job job({.np = 3, .min_np = 2, .max_np = 3, .reset_limit = 0});
   job.train(3);
@@ -506,6 +527,47 @@ TEST(Arbiter, ARankThatIsKilledAtTheEndIsReplacedOnceItIsReaped) {
   EXPECT_EQ(job.take<Start>().back(), (Start{3, 1}));
 }
 
+TEST(Arbiter, ARankThatHasEndedBeforeTheOthersEndsTheJob) {
+  Job job(three_to_four());
+  job.train(4);
+  job.at_end(2);
+  EXPECT_FALSE(job.end()) << "the others may be on their way to the end";
+  job.say(1, LeftEarly{.who = 2, .epoch = 1, .step = 9});
+  EXPECT_EQ(job.end(), (End{.reason = EndReason::kLeftEarly, .incarnation = 2, .step = 9}));
+}
+
+TEST(Arbiter, ARankMayBeMissedBeforeItsEndIsHeardOf) {
+  Job job(three_to_four());
+  job.train(4);
+  job.say(1, LeftEarly{.who = 2, .epoch = 1, .step = 9});
+  EXPECT_FALSE(job.end());
+  job.at_end(3);
+  EXPECT_FALSE(job.end()) << "nobody needs this one";
+  job.at_end(2);
+  EXPECT_EQ(job.end()->reason, EndReason::kLeftEarly);
+}
+
+TEST(Arbiter, ARankThatWasNeededInAnOlderEpochIsNotMissed) {
+  Job job(three_to_four());
+  job.train(4);
+  job.say(1, LeftEarly{.who = 2, .epoch = 1, .step = 9});
+  job.exit(3);
+  job.form();
+  job.say(1, LeftEarly{.who = 2, .epoch = 1, .step = 9});
+  job.at_end(2);
+  EXPECT_FALSE(job.end());
+}
+
+TEST(Arbiter, ARankThatIsLostAfterAnEarlyEndIsALoss) {
+  Job job(three_to_four());
+  job.train(4);
+  job.at_end(2);
+  job.exit(2, ExitKind::kClean);
+  job.say(1, LeftEarly{.who = 2, .epoch = 1, .step = 9});
+  EXPECT_FALSE(job.end());
+  EXPECT_EQ(job.epoch()->members, (Members{1, 3, 4}));
+}
+
 TEST(Arbiter, AnErrorAfterTheEndFailsTheJob) {
   Job job({.np = 1, .min_np = 1, .max_np = 1});
   job.train(1);
@@ -562,6 +624,87 @@ TEST(Arbiter, MessagesOfTheDepartedAreIgnored) {
   job.say_nonsense(2);
   job.say_nonsense(99);
   EXPECT_TRUE(job.take<Kill>().empty());
+}
+
+TEST(Arbiter, WhoHasDiedNeedNotBeReapedBeforeTheNextEpoch) {
+  Job job(three_to_four());
+  job.train(4);
+  job.say(1, Died{.who = 3});
+  EXPECT_EQ(job.take<Kill>(), std::vector<Kill>{{3}});
+  EXPECT_EQ(job.epoch()->members, (Members{1, 2, 4}));
+  for (const Incarnation each : {1u, 2u, 4u}) job.formed(each, 2);
+  EXPECT_EQ(job.news(NewsKind::kFormed).lost, (std::vector<Lost>{{3, 2}}));
+  job.say(4, Died{.who = 3});  // known already
+  EXPECT_FALSE(job.epoch().has_value());
+  // Its slot is free when it is reaped.
+  EXPECT_TRUE(job.take<Start>().empty());
+  job.exit(3);
+  EXPECT_EQ(job.take<Start>(), (std::vector<Start>{{5, 2}}));
+  EXPECT_FALSE(job.epoch().has_value());
+  job.ready(5);
+  EXPECT_EQ(job.epoch()->members, (Members{1, 2, 5, 4}));
+}
+
+TEST(Arbiter, WhoIsKilledForSilenceMustBeReapedUnlessItHasDied) {
+  Job job({.np = 3, .min_np = 2, .max_np = 3, .lease_ns = 100});
+  job.train(3);
+  for (const Incarnation each : {1u, 2u, 3u}) job.beat(each);
+  for (job.now = 20; job.now <= 80; job.now += 20) {
+    for (const Incarnation each : {1u, 2u}) job.beat(each);
+  }
+  for (const std::uint64_t time : {90u, 100u}) job.tick(time);
+  EXPECT_EQ(job.take<Kill>(), std::vector<Kill>{{3}});
+  EXPECT_FALSE(job.epoch().has_value());
+  job.say(2, Died{.who = 3});
+  EXPECT_EQ(job.epoch()->members, (Members{1, 2}));
+}
+
+TEST(Arbiter, ALossThatWasToldByDiedWaitsForItsSuccessor) {
+  Job job({.np = 2, .min_np = 2, .max_np = 2});
+  job.train(2);
+  job.say(1, Died{.who = 2});
+  EXPECT_FALSE(job.epoch().has_value());
+  EXPECT_FALSE(job.end().has_value());
+  job.exit(2, ExitKind::kError);
+  EXPECT_EQ(job.take<Start>(), (std::vector<Start>{{3, 1}}));
+  job.ready(3);
+  EXPECT_EQ(job.epoch()->members, (Members{1, 3}));
+}
+
+TEST(Arbiter, HearsWhatTheDeadHadSaidBefore) {
+  Job job({.np = 2, .min_np = 1, .max_np = 2});
+  job.ready(1);
+  job.ready(2);
+  job.formed(1, 1);
+  job.say(1, Died{.who = 2});
+  job.formed(1, 2, 0);
+  // Both had formed the first epoch, so that they may have made a step.
+  job.formed(2, 1);
+  job.exit(2, ExitKind::kError);
+  EXPECT_FALSE(job.end().has_value());
+}
+
+TEST(Arbiter, ErrorsOfTheDeadCountToo) {
+  Job job({.np = 2, .min_np = 1, .max_np = 2});
+  job.train(2);
+  Incarnation second = 2;
+  for (int loss = 0; loss < 3; ++loss) {
+    EXPECT_FALSE(job.end().has_value());
+    job.say(1, Died{.who = second});
+    job.form();
+    job.exit(second, ExitKind::kError);
+    job.ready(++second);
+    job.form();
+  }
+  EXPECT_EQ(job.end()->reason, EndReason::kStuck);
+}
+
+TEST(Arbiter, ForgetsWhoIsSaidToHaveDiedAndIsUnknown) {
+  Job job(three_to_four(1));
+  job.train(4);
+  for (const Incarnation nobody : {5u, 77u}) job.say(1, Died{.who = nobody});
+  EXPECT_TRUE(job.take<Kill>().empty());
+  EXPECT_FALSE(job.epoch().has_value());
 }
 
 }  // namespace

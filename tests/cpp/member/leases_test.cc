@@ -19,34 +19,47 @@ class LeasesTest : public ::testing::Test {
 };
 
 TEST_F(LeasesTest, ALeaseEndsWhenNothingIsHeard) {
-  leases_.hear(7, /*is_beat=*/true, 0);
+  leases_.hear(7, 0, /*is_beat=*/true, 0);
   EXPECT_EQ(look(0, 100), (Silent{7}));
   EXPECT_EQ(look(100, 300), Silent()) << "it is said once";
 }
 
 TEST_F(LeasesTest, EachMessageBeginsALeaseAnew) {
-  leases_.hear(7, /*is_beat=*/true, 0);
+  leases_.hear(7, 0, /*is_beat=*/true, 0);
   look(0, 75);
-  leases_.hear(7, /*is_beat=*/false, 80);
+  leases_.hear(7, 0, /*is_beat=*/false, 80);
   EXPECT_EQ(look(100, 175), Silent());
   EXPECT_EQ(leases_.end(180), (Silent{7}));
 }
 
 TEST_F(LeasesTest, NobodyHasALeaseBeforeItsFirstBeat) {
-  leases_.hear(7, /*is_beat=*/false, 0);
+  leases_.hear(7, 0, /*is_beat=*/false, 0);
   EXPECT_EQ(look(0, 1000), Silent());
 }
 
 TEST_F(LeasesTest, ACallerThatStoodStillHasHeardNobody) {
-  leases_.hear(7, /*is_beat=*/true, 0);
+  leases_.hear(7, 0, /*is_beat=*/true, 0);
   EXPECT_EQ(leases_.end(50), Silent());
   EXPECT_EQ(leases_.end(101), Silent()) << "more than half a lease later";
   EXPECT_EQ(look(125, 200), Silent());
   EXPECT_EQ(leases_.end(201), (Silent{7}));
 }
 
+TEST_F(LeasesTest, OfAnotherHostIsSilentWhoSaysNothingWhileTheHostDoes) {
+  leases_.hear(7, 1, /*is_beat=*/true, 0);
+  leases_.host_beats(1, 0);
+  EXPECT_EQ(look(0, 300), Silent()) << "a connection that stands still is no silence";
+  leases_.hear(7, 1, /*is_beat=*/true, 310);
+  leases_.host_beats(1, 310);
+  EXPECT_EQ(look(310, 380), Silent());
+  leases_.host_beats(1, 400);
+  EXPECT_EQ(leases_.end(400), Silent());
+  leases_.host_beats(1, 410);
+  EXPECT_EQ(leases_.end(410), (Silent{7}));
+}
+
 TEST_F(LeasesTest, AClosedLeaseDoesNotEnd) {
-  leases_.hear(7, /*is_beat=*/true, 0);
+  leases_.hear(7, 0, /*is_beat=*/true, 0);
   leases_.close(7);
   EXPECT_EQ(look(0, 200), Silent());
 }
@@ -61,7 +74,7 @@ TEST_F(LeasesTest, TheNextLookIsAQuarterOfALeaseAway) {
 TEST(Leases, WithoutATimeNobodyIsSilent) {
   Leases leases(0);
   leases.begin(0);
-  leases.hear(7, /*is_beat=*/true, 0);
+  leases.hear(7, 0, /*is_beat=*/true, 0);
   EXPECT_EQ(leases.end(1'000'000), Silent());
   EXPECT_EQ(leases.deadline(), std::nullopt);
 }

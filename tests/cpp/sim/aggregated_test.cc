@@ -480,16 +480,17 @@ class AggregatedJob {
     if (response.index == order_.size()) {
       order_.push_back(text);
       const bool in_pair = is_pair(response.spec->group);
-      seen_.runs += response.error ? 0 : 1;
-      seen_.aggregated += !response.error && aggregated ? 1 : 0;
-      seen_.rooted += !response.error && facts_of(response.spec->kind).runs_as && !in_pair ? 1 : 0;
-      seen_.aggregated_messages += !response.error && aggregated && in_pair ? 1 : 0;
+      seen_.runs += response.error ? 0u : 1u;
+      seen_.aggregated += !response.error && aggregated ? 1u : 0u;
+      seen_.rooted +=
+          !response.error && facts_of(response.spec->kind).runs_as && !in_pair ? 1u : 0u;
+      seen_.aggregated_messages += !response.error && aggregated && in_pair ? 1u : 0u;
       const bool in_group = response.spec->group != kWorldGroup && !in_pair;
-      seen_.aggregated_in_groups += !response.error && aggregated && in_group ? 1 : 0;
-      seen_.without_joined += response.joined.empty() ? 0 : 1;
-      seen_.joins += response.last_joined != kNoRank ? 1 : 0;
-      seen_.mismatches += response.error && response.error->code == ErrorCode::kMismatch ? 1 : 0;
-      seen_.left += response.error && response.error->code == ErrorCode::kRankLeft ? 1 : 0;
+      seen_.aggregated_in_groups += !response.error && aggregated && in_group ? 1u : 0u;
+      seen_.without_joined += response.joined.empty() ? 0u : 1u;
+      seen_.joins += response.last_joined != kNoRank ? 1u : 0u;
+      seen_.mismatches += response.error && response.error->code == ErrorCode::kMismatch ? 1u : 0u;
+      seen_.left += response.error && response.error->code == ErrorCode::kRankLeft ? 1u : 0u;
     } else if (order_[response.index] != text) {
       complain("rank " + std::to_string(member.rank) + " has '" + text + "', others '" +
                order_[response.index] + "'");

@@ -26,18 +26,23 @@ TEST(MemberSimulation, KeepsItsInvariantsInEveryJob) {
   // A simulation that avoids trouble proves nothing.
   EXPECT_GT(seen.finished, kMemberJobs / 2);
   EXPECT_GT(seen.steps, 10 * kMemberJobs);
-  for (const std::uint64_t often : {seen.urgent, seen.planned, seen.interrupted, seen.behind}) {
+  for (const std::uint64_t often :
+       {seen.urgent, seen.planned, seen.interrupted, seen.behind, seen.of_hosts}) {
     EXPECT_GT(often, kMemberJobs / 20);
   }
   for (const std::uint64_t rare :
-       {seen.half_applied, seen.ended_late, seen.bad_messages, seen.waits, seen.without,
-        seen.called_back, seen.silent, seen.outlasted_pauses, seen.stalls, seen.lost_in_tail,
-        seen.replaced_at_end, seen.lost_before_state, seen.failed, seen.failed_at_start,
-        seen.too_few, seen.no_state, seen.reset_limit}) {
+       {seen.half_applied,     seen.ended_late,      seen.bad_messages,    seen.waits,
+        seen.without,          seen.called_back,     seen.silent,          seen.outlasted_pauses,
+        seen.stalls,           seen.lost_in_tail,    seen.replaced_at_end, seen.lost_before_state,
+        seen.failed,           seen.failed_at_start, seen.too_few,         seen.no_state,
+        seen.reset_limit,      seen.told_deaths,     seen.before_reaping,  seen.lost_hosts,
+        seen.short_cuts,       seen.met_elsewhere,   seen.left_early,      seen.left_for_others,
+        seen.returned_hosts,   seen.left_hosts,      seen.released,        seen.joined_hosts,
+        seen.started_elsewhere}) {
     EXPECT_GT(rare, kMemberJobs / 200);
   }
-  for (const std::uint64_t very_rare :
-       {seen.state_of_the_lost, seen.stuck, seen.stuck_by_errors, seen.unfinished}) {
+  for (const std::uint64_t very_rare : {seen.state_of_the_lost, seen.stuck, seen.stuck_by_errors,
+                                        seen.unfinished, seen.lost_while_leaving}) {
     EXPECT_GT(very_rare, kMemberJobs / 1000);
   }
 }

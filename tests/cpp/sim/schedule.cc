@@ -506,24 +506,24 @@ void Client::handle_response(const Response& response) {
     if (rank_ == 0) {
       ++coverage.runs;
       const bool in_pair = is_pair(response.group->id);
-      coverage.rooted += facts_of(response.spec->kind).runs_as && !in_pair ? 1 : 0;
+      coverage.rooted += facts_of(response.spec->kind).runs_as && !in_pair ? 1u : 0u;
       coverage.messages += in_pair ? 1 : 0;
-      coverage.in_groups += response.group->id == kWorldGroup || in_pair ? 0 : 1;
-      coverage.without_joined += response.joined.empty() ? 0 : 1;
-      coverage.added += response.spec->kind == OpKind::kAddGroup ? 1 : 0;
-      coverage.removed += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;
-      coverage.joins += response.spec->kind == OpKind::kJoin ? 1 : 0;
+      coverage.in_groups += response.group->id == kWorldGroup || in_pair ? 0u : 1u;
+      coverage.without_joined += response.joined.empty() ? 0u : 1u;
+      coverage.added += response.spec->kind == OpKind::kAddGroup ? 1u : 0u;
+      coverage.removed += response.spec->kind == OpKind::kRemoveGroup ? 1u : 0u;
+      coverage.joins += response.spec->kind == OpKind::kJoin ? 1u : 0u;
     }
   } else if (rank_ == 0) {
     const ErrorCode code = response.error->code;
     coverage.mismatches += code == ErrorCode::kMismatch ? 1 : 0;
     coverage.without_splits +=
-        response.error->text.find("splits of its root") != std::string::npos ? 1 : 0;
+        response.error->text.find("splits of its root") != std::string::npos ? 1u : 0u;
     coverage.without_memory += code == ErrorCode::kSystem ? 1 : 0;
     coverage.too_many_rows += code == ErrorCode::kLimit ? 1 : 0;
     coverage.left += code == ErrorCode::kRankLeft ? 1 : 0;
     coverage.refused_joined += code == ErrorCode::kUnsupported ? 1 : 0;
-    coverage.kept_groups += response.spec->kind == OpKind::kRemoveGroup ? 1 : 0;
+    coverage.kept_groups += response.spec->kind == OpKind::kRemoveGroup ? 1u : 0u;
   }
   if (own == nullptr) return;
   const auto found = outstanding_.find(own->token);
@@ -634,7 +634,7 @@ void Schedule::run() {
       while (client->send_frame()) moved = true;
     }
     if (!moved) {
-      coverage_.crossed += some_crossed(oracle_.waiting()) ? 1 : 0;
+      coverage_.crossed += some_crossed(oracle_.waiting()) ? 1u : 0u;
       std::vector<Client*> stuck;
       for (const auto& client : clients_)
         if (client->can_act()) stuck.push_back(client.get());
