@@ -16,7 +16,6 @@ namespace ciranda {
 namespace {
 
 constexpr std::size_t kOrderBytesMax = std::size_t{64} * 1024;
-constexpr std::uint64_t kBeatNs = 100'000'000;  // several in the shortest lease
 
 Error launcher_is_gone() {
   return {.code = ErrorCode::kRankLost,
@@ -33,7 +32,7 @@ Member::Member(const MemberConfig& config) : incarnation_(config.incarnation), s
     static const std::vector<std::byte> kBeat = member::encode(member::FromRank(member::Beat{}));
     // Never blocks: a launcher that does not read needs no more beats.
     (void)::send(socket, kBeat.data(), kBeat.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    return Attention{.deadline_ns = monotonic_ns() + kBeatNs};
+    return Attention{.deadline_ns = monotonic_ns() + member::kBeatNs};
   });
 }
 

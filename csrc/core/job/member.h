@@ -30,7 +30,7 @@ class Member {
   // What the arbiter has said last.
   struct Order {
     std::optional<member::NewEpoch> epoch;  // the newest that lists this process
-    bool over = false;                      // all members are at the end of their programs
+    bool over = false;  // all members are at the end of their programs, or this host leaves
   };
   // Reads what has come, and returns the newest order. Does not block. Returns kRankLost if the
   // launcher is gone.

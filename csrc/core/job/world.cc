@@ -1,5 +1,7 @@
 #include "core/job/world.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/descriptors.h"
 #include "core/transport/dial/job_key.h"
+#include "core/transport/join/elastic_join.h"
 #include "core/transport/join/local_meeting.h"
 #include "core/transport/join/remote_mesh.h"
 #include "core/transport/tcp/interfaces.h"
@@ -43,30 +46,36 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
   const RankInfo& rank_info = config.rank_info;
   const RemoteConfig& remote = config.remote;
   if (rank_info.cross_size == 1) return RemoteMesh::one_host(rank_info.rank, rank_info.size);
-  // The starter's listener serves the first meeting; later ones listen at the same address.
+  // The starter's listener serves the first meeting; later ones listen at the same address. In an
+  // elastic job it serves all of them, as long as the process lives.
+  const bool is_elastic = config.member.fd >= 0;
   const bool later = std::exchange(handover.taken, true);
-  Fd listener(later ? -1 : remote.listener_fd);
+  Fd listener(later || rank_info.rank != 0 ? -1
+              : is_elastic                 ? ::fcntl(remote.listener_fd, F_DUPFD_CLOEXEC, 0)
+                                           : remote.listener_fd);
   CIRANDA_TRY(take_key(config, handover, later));
   CIRANDA_ASSERT(handover.key.has_value() && handover.met);
-  auto mesh = join_remote({.self = {.rank = rank_info.rank,
-                                    .size = rank_info.size,
-                                    .host = rank_info.cross_rank,
-                                    .hosts = rank_info.cross_size,
-                                    .local_rank = rank_info.local_rank,
-                                    .local_size = rank_info.local_size,
-                                    .settings = shared_settings(config)},
-                           .job_id = config.job_id,
-                           .epoch = handover.meetings,
-                           .rendezvous = remote.rendezvous,
-                           .listener = std::move(listener),
-                           .nic = remote.nic,
-                           .ports = remote.ports,
-                           .streams = config.engine.ring.streams_max,
-                           .tls = remote.tls,
-                           .timeout_ms = config.start_timeout_ms,
-                           .warn = config.engine.warn,
-                           .tell = config.engine.warn},
-                          local, *handover.key);
+  auto mesh = join_remote_unless(config.interrupt,
+                                 {.self = {.rank = rank_info.rank,
+                                           .size = rank_info.size,
+                                           .host = rank_info.cross_rank,
+                                           .hosts = rank_info.cross_size,
+                                           .local_rank = rank_info.local_rank,
+                                           .local_size = rank_info.local_size,
+                                           .settings = shared_settings(config)},
+                                  .job_id = config.job_id,
+                                  .epoch = handover.meetings,
+                                  .rendezvous = remote.rendezvous,
+                                  .listener = std::move(listener),
+                                  .nic = remote.nic,
+                                  .ports = remote.ports,
+                                  .streams = config.engine.ring.streams_max,
+                                  .tls = remote.tls,
+                                  .timeout_ms = config.start_timeout_ms,
+                                  .warn = config.engine.warn,
+                                  // An elastic job would say it again and again.
+                                  .tell = is_elastic ? nullptr : config.engine.warn},
+                                 local, *handover.key);
   if (mesh) ++handover.meetings;
   return mesh;
 }

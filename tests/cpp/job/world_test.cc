@@ -18,7 +18,7 @@ namespace {
 
 std::size_t open_descriptors() {
   std::size_t count = 0;
-  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1 ? 1 : 0;
+  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1 ? 1u : 0u;
   return count;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/assert.h"
+#include "core/transport/dial/cookie_filter.h"
 #include "core/transport/tcp/interfaces.h"
 
 namespace ciranda {
@@ -52,6 +53,8 @@ Result<Listeners> listen_at_rendezvous(const Endpoint& rendezvous, Fd inherited,
   if (inherited.valid()) {
     auto adopted = adopt_listener(std::move(inherited));
     if (!adopted) return adopted.error();
+    // In an elastic job another rank may have listened here before, and have left its guard.
+    let_all_in(adopted.value().get());
     listeners.sockets.push_back(std::move(adopted).value());
   } else {
     auto hosts = rendezvous_addresses(rendezvous, nic);

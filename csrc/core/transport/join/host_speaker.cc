@@ -16,6 +16,10 @@ namespace {
 
 constexpr std::uint64_t kGraceNs = 500'000'000;  // time for the first rank to report an error
 
+// The first byte of a refusal says why the meeting failed; its text follows.
+constexpr std::byte kContradiction{0};
+constexpr std::byte kLoss{1};  // a rank has ended, or the meeting was interrupted
+
 // Sends bytes of any length to a rank of this host, in memory that both ranks map.
 Status send_bytes(int socket, PeerMessage::Kind kind, std::span<const std::byte> bytes) {
   auto memory = MemorySegment::create(bytes.size());
@@ -33,8 +37,8 @@ struct Arrived {
   std::vector<std::byte> bytes;
 };
 // Blocks until bytes come; returns nullopt at the deadline.
-Result<std::optional<Arrived>> receive_bytes(int socket, std::uint64_t deadline_ns) {
-  auto readable = wait_readable(socket, deadline_ns);
+Result<std::optional<Arrived>> receive_bytes(int socket, const SpeakerWait& wait) {
+  auto readable = wait_readable_or_interrupted(socket, wait.deadline_ns, wait.interrupt);
   if (!readable) return readable.error();
   if (!readable.value()) return std::optional<Arrived>();
   auto received = receive_message(socket);
@@ -72,11 +76,12 @@ std::string text_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<std::vector<Introduction>> gather_host(const LocalMesh& mesh, const Introduction& self,
-                                              std::uint64_t deadline_ns) {
+                                              const SpeakerWait& wait) {
   CIRANDA_ASSERT(mesh.self == 0);
   std::vector<Introduction> host = {self};
   for (int local = 1; local < mesh.size; ++local) {
-    auto payload = receive_bytes(socket_to(mesh, local), deadline_ns);
+    auto payload = receive_bytes(socket_to(mesh, local), wait);
+    if (!payload && payload.error().code == ErrorCode::kShutdown) return payload.error();
     if (!payload || !payload.value()) {
       return Error{.code = payload ? ErrorCode::kTimeout : ErrorCode::kRankLost,
                    .text = "local rank " + std::to_string(local) + " of host " +
@@ -97,25 +102,35 @@ Status tell_host(const LocalMesh& mesh, const HostTable& host_table) {
 }
 
 void refuse_host(const LocalMesh& mesh, const Error& why) {
-  (void)tell_all(mesh, PeerMessage::Kind::kRefused, std::as_bytes(std::span(why.text)));
+  const bool is_loss = why.code == ErrorCode::kRankLost || why.code == ErrorCode::kShutdown;
+  std::vector<std::byte> payload = {is_loss ? kLoss : kContradiction};
+  const auto text = std::as_bytes(std::span(why.text));
+  payload.insert(payload.end(), text.begin(), text.end());
+  (void)tell_all(mesh, PeerMessage::Kind::kRefused, payload);
 }
 
 Result<HostTable> let_first_speak(const LocalMesh& mesh, const Introduction& self,
-                                  std::uint64_t deadline_ns) {
+                                  const SpeakerWait& wait) {
   CIRANDA_ASSERT(mesh.self != 0);
   std::vector<std::byte> payload;
   encode(self, payload);
   CIRANDA_TRY(send_bytes(socket_to(mesh, 0), PeerMessage::Kind::kIntroduction, payload));
   // The first rank watches the deadline and reports the missing rank, so wait a little longer for
   // it.
-  auto answer = receive_bytes(socket_to(mesh, 0), deadline_ns + kGraceNs);
+  auto answer = receive_bytes(socket_to(mesh, 0), {.deadline_ns = wait.deadline_ns + kGraceNs,
+                                                   .interrupt = wait.interrupt});
+  if (!answer && answer.error().code == ErrorCode::kShutdown) return answer.error();
   if (!answer || !answer.value()) {
     return Error{.code = answer ? ErrorCode::kTimeout : ErrorCode::kRankLost,
                  .text = "the first rank of host " + std::to_string(self.host) +
                          " ended, or did nothing, before the hosts had met; its log says more"};
   }
   if (answer.value()->kind != PeerMessage::Kind::kHostTable) {
-    return Error{.code = ErrorCode::kInvalidArgument, .text = text_of(answer.value()->bytes)};
+    const std::span<const std::byte> why = answer.value()->bytes;
+    if (why.empty())
+      return Error{.code = ErrorCode::kMalformed, .text = "it refused without a word"};
+    return Error{.code = why[0] == kLoss ? ErrorCode::kRankLost : ErrorCode::kInvalidArgument,
+                 .text = text_of(why.subspan(1))};
   }
   return decode_host_table_of(answer.value()->bytes, self.size);
 }

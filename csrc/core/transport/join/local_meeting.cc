@@ -212,7 +212,8 @@ class LocalLeader {
   }
 
   Status connect_everybody() {
-    auto control = MemorySegment::create(ControlBlock::memory_bytes(join_.size));
+    auto control = MemorySegment::create(ControlBlock::memory_bytes(join_.size),
+                                         ControlBlock::ready_bytes(join_.size));
     if (!control) return control.error();
     mesh_.control = control.value().segment;
     for (int rank = 1; rank < join_.size; ++rank) {
@@ -267,7 +268,8 @@ Status apply_answer(LocalMesh& mesh, const Answer& answer, std::vector<Fd>& fds)
           "rank",
           0);
     }
-    auto control = MemorySegment::open(std::move(fds[0]), answer.control_bytes);
+    auto control = MemorySegment::open(std::move(fds[0]), answer.control_bytes,
+                                       ControlBlock::ready_bytes(mesh.size));
     if (!control) return control.error();
     mesh.control = std::move(control).value();
     mesh.peers[0].doorbell = std::move(fds[1]);

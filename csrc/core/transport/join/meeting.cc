@@ -1,5 +1,7 @@
 #include "core/transport/join/meeting.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -49,6 +51,10 @@ Status send_whole(ControlConnection& connection, Message message,
   return {};
 }
 
+Error interrupted() {
+  return {.code = ErrorCode::kShutdown, .text = "the meeting of the hosts was interrupted"};
+}
+
 Error host_table_too_long(std::size_t ranks, std::size_t bytes) {
   return {.code = ErrorCode::kLimit,
           .text = "the addresses of " + std::to_string(ranks) + " ranks take " +
@@ -65,6 +71,7 @@ Error speaks_for_others(std::size_t host) {
 
 // Number of the acceptor in the SocketSet. A speaker's number is its rank, which is never 0.
 constexpr std::uint32_t kCallers = 0;
+constexpr std::uint32_t kInterrupt = kRanksMax;  // and that of the descriptor that interrupts
 
 // Rank 0's side.
 class Leader {
@@ -73,11 +80,12 @@ class Leader {
       : meeting_(meeting), acceptor_(acceptor), host_table_builder_(size) {}
 
   Result<MetHosts> run(std::span<const Introduction> host) {
-    CIRANDA_TRY(host_table_builder_.enter(host));
-    CIRANDA_TRY(hear_everybody());
-    auto host_table = complete_table();
-    CIRANDA_TRY(tell_everybody(host_table));
-    if (!host_table) return host_table.error();
+    auto host_table = hear_everybody(host);
+    if (!host_table) {
+      tell_everybody(host_table.error());
+      return host_table.error();
+    }
+    CIRANDA_TRY(tell_everybody(host_table.value()));
     return seat_speakers(std::move(host_table).value());
   }
 
@@ -88,14 +96,17 @@ class Leader {
     std::vector<Rank> ranks = {};  // that it has introduced; empty: not heard yet
   };
 
-  Status hear_everybody() {
+  Result<HostTable> hear_everybody(std::span<const Introduction> own) {
+    CIRANDA_TRY(host_table_builder_.enter(own));
     auto sockets = SocketSet::create();
     if (!sockets) return sockets.error();
     sockets_ = std::move(sockets).value();
     CIRANDA_TRY(sockets_.add(acceptor_.fd(), kCallers));
+    if (meeting_.interrupt >= 0) CIRANDA_TRY(sockets_.add(meeting_.interrupt, kInterrupt));
     while (!host_table_builder_.is_complete()) {
       const std::uint64_t look_ns = acceptor_.next_deadline_ns().value_or(kNever);
       for (const std::uint32_t from : sockets_.wait(std::min(look_ns, meeting_.deadline_ns))) {
+        if (from == kInterrupt) return interrupted();
         if (from != kCallers) CIRANDA_TRY(hear(*speaker(static_cast<Rank>(from))));
       }
       auto proven = acceptor_.poll(monotonic_ns());
@@ -105,7 +116,7 @@ class Leader {
         return nobody_came();
       }
     }
-    return {};
+    return complete_table();
   }
 
   std::vector<Speaker>::iterator speaker(Rank rank) {
@@ -159,19 +170,22 @@ class Leader {
     return host_table;
   }
 
-  Status tell_everybody(const Result<HostTable>& host_table) {
+  Status tell_everybody(const HostTable& host_table) {
     std::vector<std::byte> answer;
-    if (host_table) {
-      encode(host_table.value(), answer);
-    } else {
-      const auto text = std::as_bytes(std::span(host_table.error().text));
-      answer.assign(text.begin(), text.end());
-    }
-    const Message message = host_table ? Message::kHostTable : Message::kRefused;
+    encode(host_table, answer);
     for (Speaker& speaker : speakers_) {
-      CIRANDA_TRY(send_whole(speaker.connection, message, answer, meeting_.deadline_ns));
+      CIRANDA_TRY(
+          send_whole(speaker.connection, Message::kHostTable, answer, meeting_.deadline_ns));
     }
     return {};
+  }
+
+  // A speaker that cannot be told may be why the meeting fails.
+  void tell_everybody(const Error& why) {
+    const auto text = std::as_bytes(std::span(why.text));
+    for (Speaker& speaker : speakers_) {
+      (void)send_whole(speaker.connection, Message::kRefused, text, meeting_.deadline_ns);
+    }
   }
 
   Result<MetHosts> seat_speakers(HostTable host_table) {
@@ -200,6 +214,20 @@ class Leader {
   SocketSet sockets_;  // the acceptor, and by rank the speakers not heard yet
 };
 
+// As connect_authenticated(), but the meeting can be interrupted.
+Result<ProvenSocket> dial(const ConnectionKeys& keys, const Hello& self, const Meeting& meeting) {
+  Dialer dialer(keys, self, {meeting.rendezvous}, meeting.deadline_ns);
+  for (;;) {
+    auto proven = dialer.advance(monotonic_ns());
+    if (!proven) return proven.error();
+    if (proven.value()) return std::move(*proven.value());
+    pollfd both[] = {poll_for(dialer.watched()),
+                     {.fd = meeting.interrupt, .events = POLLIN, .revents = 0}};
+    (void)::poll(both, 2, poll_timeout_ms(dialer.next_deadline_ns()));
+    if (both[1].revents != 0) return interrupted();
+  }
+}
+
 Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int size) {
   for (;;) {
     auto frame = leader.receive();
@@ -217,7 +245,8 @@ Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int
       met.control.push_back(std::move(leader));
       return met;
     }
-    auto readable = wait_readable(leader.fd(), meeting.deadline_ns);
+    auto readable =
+        wait_readable_or_interrupted(leader.fd(), meeting.deadline_ns, meeting.interrupt);
     if (!readable) return readable.error();
     if (!readable.value()) {
       return Error{.code = ErrorCode::kTimeout,
@@ -245,8 +274,7 @@ Result<MetHosts> follow_meeting(const Meeting& meeting, const ConnectionKeys& ke
   CIRANDA_ASSERT(!host.empty() && host.front().rank == self.from && self.from > 0);
   self.purpose = Purpose::kRendezvous;
   self.to = 0;
-  const Endpoint candidates[] = {meeting.rendezvous};
-  auto socket = connect_authenticated(keys, self, candidates, meeting.deadline_ns);
+  auto socket = dial(keys, self, meeting);
   if (!socket) return socket.error();
   if (const auto own = local_address(socket.value().stream.fd())) {
     prefer_address(host, own.value().endpoint().host);

@@ -19,6 +19,7 @@ struct Meeting {
   Endpoint rendezvous;            // where rank 0 listens
   std::uint64_t deadline_ns = 0;  // monotonic_ns
   std::uint64_t timeout_ms = 0;   // for error messages
+  int interrupt = -1;             // ends the meeting with kShutdown when readable; -1: none
 };
 
 struct MetHosts {
@@ -28,8 +29,7 @@ struct MetHosts {
 };
 
 // Runs the meeting on rank 0. `host` has the introductions of its host's ranks, its own first. An
-// Error names the missing ranks or the contradiction. If the introductions contradict each other,
-// every host gets the error.
+// Error names the missing ranks or the contradiction. Every host that has called gets it too.
 Result<MetHosts> lead_meeting(const Meeting& meeting, Acceptor& acceptor,
                               std::vector<Introduction> host);
 

@@ -10,6 +10,7 @@
 #include "core/transport/dial/acceptor.h"
 #include "core/transport/dial/connection_thread.h"
 #include "core/transport/dial/listeners.h"
+#include "core/transport/join/elastic_join.h"
 #include "core/transport/join/host_speaker.h"
 #include "core/transport/join/meeting.h"
 #include "core/transport/tcp/interfaces.h"
@@ -44,13 +45,17 @@ Result<Acceptor> open_acceptor(RemoteJoin& join, const ConnectionKeys& keys,
       {.self = self, .incarnation = incarnation, .ranks = join.self.size, .versions = {}});
 }
 
+SpeakerWait wait_of(const Meeting& meeting) {
+  return {.deadline_ns = meeting.deadline_ns, .interrupt = meeting.interrupt};
+}
+
 // Called by the first rank of a host. Gathers the introductions of its ranks, meets the other
 // hosts, and sends the result to its ranks.
 Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
                                 const Introduction& introduction, const Hello& self,
                                 const ConnectionKeys& keys, Acceptor& acceptor) {
   const auto meet = [&]() -> Result<MetHosts> {
-    auto host = gather_host(local, introduction, meeting.deadline_ns);
+    auto host = gather_host(local, introduction, wait_of(meeting));
     if (!host) return host.error();
     if (introduction.rank == 0) return lead_meeting(meeting, acceptor, std::move(host).value());
     return follow_meeting(meeting, keys, self, std::move(host).value());
@@ -66,7 +71,7 @@ Result<MetHosts> speak_for_host(const Meeting& meeting, const LocalMesh& local,
 
 Result<MetHosts> hear_of_hosts(const Meeting& meeting, const LocalMesh& local,
                                const Introduction& introduction) {
-  auto host_table = let_first_speak(local, introduction, meeting.deadline_ns);
+  auto host_table = let_first_speak(local, introduction, wait_of(meeting));
   if (!host_table) return host_table.error();
   return MetHosts{.host_table = std::move(host_table).value(), .control = {}};
 }
@@ -124,6 +129,11 @@ RemoteMesh RemoteMesh::one_host(Rank self, int size) {
 }
 
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key) {
+  return join_remote_unless(-1, std::move(join), local, key);
+}
+
+Result<RemoteMesh> join_remote_unless(int interrupt, RemoteJoin join, const LocalMesh& local,
+                                      const Secret& key) {
   CIRANDA_TRY(check_place(join.self));
   auto keys = ConnectionKeys::of_job(key, join.job_id, join.epoch, join.tls);
   if (!keys) return keys.error();
@@ -131,7 +141,8 @@ Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Se
   const Hello self{.from = join.self.rank, .to = kNoRank, .incarnation = monotonic_ns()};
   const Meeting meeting{.rendezvous = join.rendezvous,
                         .deadline_ns = monotonic_ns() + join.timeout_ms * kMsInNs,
-                        .timeout_ms = join.timeout_ms};
+                        .timeout_ms = join.timeout_ms,
+                        .interrupt = interrupt};
   auto acceptor = open_acceptor(join, *keys.value(), self.incarnation);
   if (!acceptor) return acceptor.error();
   auto met = local.self == 0

@@ -211,16 +211,23 @@ TEST_P(Crowded, LetsAPeerInWhileManyStrangersHoldTheLine) {
 TEST(Acceptor, HearsOnlyWhoShowsTheCookieOnceTooManyCame) {
   Rank0 rank0;
   const SocketAddress address = resolve(rank0.endpoint()).value().front();
-  const auto call = [&address] { (void)connect_tcp(address, in_ms(5'000)); };
-  for (std::uint64_t i = 0; i < 2 * Acceptor::kCallsAtOnce; ++i) call();
+  for (std::uint64_t i = 0; i < 2 * Acceptor::kCallsAtOnce; ++i) {
+    (void)connect_tcp(address, in_ms(5'000));
+  }
   for (Rank rank = 2; rank < 8; ++rank) EXPECT_TRUE(rank0.call(rank).ok()) << "a little later";
-  // By the clock that the acceptor is told all turns are there again, and no more come.
+}
+
+// By the clock that it is told. Nobody has called before: what the kernel turned away would call
+// once more when the guard is down.
+TEST(Acceptor, HearsAllAgainWhenNoMoreCome) {
+  Rank0 rank0;
+  const SocketAddress address = resolve(rank0.endpoint()).value().front();
   Acceptor& acceptor = rank0.stop();
   const std::uint64_t later = in_ms(60'000);
   ASSERT_TRUE(acceptor.poll(later).ok());
   const auto call_at = [&](std::uint64_t time) {
     const std::uint64_t before = acceptor.turned_away();
-    for (call(); acceptor.turned_away() == before;) {
+    for ((void)connect_tcp(address, in_ms(5'000)); acceptor.turned_away() == before;) {
       ASSERT_TRUE(wait_readable(acceptor.fd(), in_ms(5'000)).value());
       ASSERT_TRUE(acceptor.poll(time).ok());
     }
@@ -321,7 +328,7 @@ TEST_P(Flooded, LetsRanksInWhateverStrangersOfTheirAddressDo) {
               static_cast<double>(calls) * 1e9 / elapsed_ns, static_cast<double>(longest_ns) / 1e6,
               100 * core);
   EXPECT_LT(core, testing::kUnderTsan ? 0.5 : 0.1);
-  EXPECT_GT(calls, 10'000u);
+  EXPECT_GT(calls, 2 * Acceptor::kCallsAtOnce) << "a flood, also from a busy machine";
   EXPECT_LT(rank0.stop().turned_away(), 6'000u) << "the kernel turns them away";
 }
 

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "core/base/clock.h"
 #include "transport/join/meeting.h"
 
@@ -69,6 +72,19 @@ TEST(RemoteMesh, ContradictionsAreToldToAll) {
   }
 }
 
+// Found as soon as the second of them is heard, while another host is still missing.
+TEST(RemoteMesh, ARankOnTwoHostsIsToldToAllWhoHaveCalled) {
+  std::vector<RemoteJoin> all = joins({1, 2, 1, 1});
+  all[2].self.rank = 3;
+  all.pop_back();
+  auto locals = inside({1, 2, 1});
+  for (const auto& result : meet(std::move(all), locals)) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_NE(result.error().text.find("rank 3 is on host "), std::string::npos)
+        << result.error().text;
+  }
+}
+
 TEST(RemoteMesh, AnotherSettingIsToldToAllHostsWithBothValues) {
   std::vector<RemoteJoin> all = joins({1, 2});
   for (RemoteJoin& join : all) join.self.settings = "CIRANDA_STREAMS=1\n";
@@ -102,6 +118,46 @@ TEST(RemoteMesh, ARankThatEndsBeforeTheHostsHaveMetIsNamed) {
   ASSERT_FALSE(results[1].ok());
   EXPECT_EQ(results[1].error().code, ErrorCode::kRankLost);
   EXPECT_NE(results[1].error().text.find("local rank 1 of host 1"), std::string::npos);
+}
+
+// Rank 0 waits for host 2, and the others wait for rank 0, or for their first rank.
+TEST(RemoteMesh, AMeetingThatIsInterruptedEndsForAll) {
+  std::vector<RemoteJoin> all = joins({2, 2, 1});
+  all.pop_back();
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(::write(pipe[1], "", 1), 1);
+  });
+  const std::uint64_t begin_ns = monotonic_ns();
+  for (const auto& result : meet(std::move(all), inside({2, 2, 1}), pipe[0])) {
+    ASSERT_FALSE(result.ok());
+    const ErrorCode code = result.error().code;
+    EXPECT_TRUE(code == ErrorCode::kShutdown || code == ErrorCode::kRankLost)
+        << result.error().text;
+  }
+  EXPECT_LT(monotonic_ns() - begin_ns, 10'000'000'000) << "the meeting's time-out is 20 s";
+  later.join();
+  for (const int fd : pipe) ::close(fd);
+}
+
+// Nobody listens at the rendezvous.
+TEST(RemoteMesh, ACallThatIsInterruptedEnds) {
+  std::vector<RemoteJoin> all = joins({1, 2});
+  all.erase(all.begin());
+  auto locals = inside({1, 2});
+  locals.erase(locals.begin());
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  EXPECT_EQ(::write(pipe[1], "", 1), 1);
+  for (const auto& result : meet(std::move(all), locals, pipe[0])) {
+    ASSERT_FALSE(result.ok());
+    const ErrorCode code = result.error().code;
+    EXPECT_TRUE(code == ErrorCode::kShutdown || code == ErrorCode::kRankLost)
+        << result.error().text;
+  }
+  for (const int fd : pipe) ::close(fd);
 }
 
 TEST(RemoteMesh, Rank0IsTheFirstOfTheFirstHost) {

@@ -23,7 +23,7 @@ TEST(DataLinks, AreMadeWhenTheyAreNeededAndStay) {
   std::vector<RemoteMesh> meshes = met({2, 1, 3}, /*streams=*/2).remotes;
   const auto connections = [] {
     std::size_t count = 0;
-    for (int fd = 0; fd < 1024; ++fd) count += peer_address(fd).ok() ? 1 : 0;
+    for (int fd = 0; fd < 1024; ++fd) count += peer_address(fd).ok() ? 1u : 0u;
     return count;
   };
   const std::size_t before = connections();
