@@ -113,6 +113,7 @@ std::uint32_t Dispatcher::insert(Submission&& submission) {
 bool Dispatcher::may_ask_for(const Submission& submission) const {
   const OpKind kind = submission.spec->kind;
   if (kind == OpKind::kJoin && unfinished_adasums_ > 0) return false;
+  if (kind == OpKind::kRemoveGroup && adasum_.works_for(submission.spec->removes)) return false;
   return !is_membership(kind) || negotiator_.in_flight(rank_.rank()) == unanswered_;
 }
 

@@ -33,7 +33,7 @@ class Dispatcher {
   // Adds the Requests of the queued submissions to the next frame. Holds back a change of
   // membership, and everything queued behind it, until all ranks know this rank's earlier Requests,
   // because some of those may have to be sent again (rule 9 of docs/protocol.md). A join also waits
-  // for the parts of an Adasum.
+  // for the parts of an Adasum, and so does the end of the group in which an agreed one runs.
   void take_submissions();
   // Returns true if take_submissions() would send the Request of a submission that is held back.
   bool may_ask() const { return !held_.empty() && may_ask_for(held_.front()); }

@@ -92,8 +92,10 @@ bool FrameExchange::read(const FrameHandler& handler) {
   bool any = false;
   while (const auto entry = log_.next()) {
     any = true;
-    if (entry->ordered) {
-      if (!handler(entry->from, entry->frame)) break;
+    // Another rank wrote the number; the negotiator refuses a frame of nobody.
+    const bool from_nobody = !entry->ordered && entry->from >= rank_.mesh.size;
+    if (entry->ordered || from_nobody) {
+      if (!handler(from_nobody ? kNoRank : entry->from, entry->frame)) break;
       continue;
     }
     if (kind_of(entry->frame) == FrameKind::kLeave) {

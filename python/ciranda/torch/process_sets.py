@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ciranda import _C
+from ciranda.errors import UnsupportedError
 
 
 class ProcessSet:
@@ -87,12 +88,19 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Makes a set of ranks usable. Every rank of the job calls it, in the same order; blocking.
 
     Raises on every rank if the ranks pass different sets, or if a set of the same ranks exists.
-    Unlike in Horovod, sets may be added whatever init() was given.
+    Unlike in Horovod, sets may be added whatever init() was given. In an elastic job it raises
+    UnsupportedError.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.process_set_id is not None:
         raise ValueError(f"add_process_set: {process_set} has been added already")
+    if _C.in_elastic_job():
+        raise UnsupportedError(
+            f"add_process_set: {process_set} would have other processes after each change of an "
+            "elastic job (ciranda run --min-np); use all ranks, or start the job without --min-np, "
+            "--max-np and --spares"
+        )
     process_set.process_set_id = _C.add_process_set(process_set.ranks)
     _added.add(process_set)
     return process_set

@@ -14,6 +14,9 @@
 #include <random>
 
 #include "core/base/clock.h"
+#include "core/transport/local/control_block.h"
+#include "core/transport/local/shm_log.h"
+#include "core/wire/messages.h"
 #include "engine/world.h"
 #include "sanitizers.h"
 
@@ -624,6 +627,26 @@ TEST(Engine, AStartThatFailsIsAnErrorAndToldToThePeers) {
                            "rank 0 could not start: cannot start the thread ciranda: ");
             }),
             0);
+}
+
+// On its way to host 0 a frame bears the number of a rank of its host, which is looked up.
+TEST(Engine, AFrameOfARankThatIsNotThereEndsTheWorld) {
+  std::vector<LocalMesh> meshes = make_loopback(2).value();
+  const MemorySegment control = meshes[0].control;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (LocalMesh& mesh : meshes) engines.push_back(Engine::start(std::move(mesh), {}).value());
+  World world(std::move(engines));
+  std::vector<std::byte> goodbye;
+  encode(Frame{.kind = FrameKind::kLeave, .requests = {}}, goodbye);
+  ShmLog log(ControlBlock(control.data(), 2).log_memory(), 2, /*self=*/1);
+  ASSERT_TRUE(log.try_append(goodbye, /*from=*/77, /*ordered=*/false));
+  world.run([](Engine& engine) {
+    std::vector<float> tensor(3);
+    const Result<Handle> handle = allreduce(engine, tensor);
+    const Status told = handle ? engine.wait(handle.value()) : Status(handle.error());
+    ASSERT_FALSE(told.ok());
+    EXPECT_EQ(told.error().code, ErrorCode::kMalformed) << told.error().text;
+  });
 }
 
 TEST(Engine, ALogFullOfFramesLosesNothing) {

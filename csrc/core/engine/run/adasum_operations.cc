@@ -80,6 +80,11 @@ void AdasumOperations::start(Execution&& execution) {
   waiting_.push_back(std::make_shared<Work>(std::move(execution)));
 }
 
+bool AdasumOperations::works_for(GroupId group) const {
+  return std::ranges::any_of(
+      waiting_, [&](const auto& work) { return work->execution.op.group->id == group; });
+}
+
 void AdasumOperations::blocked_on(std::vector<Rank>& out) const {
   if (waiting_.empty()) return;
   for (const Rank member : rank_.members_here(*waiting_.front()->execution.op.group)) {

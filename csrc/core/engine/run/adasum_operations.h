@@ -26,6 +26,8 @@ class AdasumOperations {
   // Returns true if anything moved.
   bool advance();
   bool idle() const { return waiting_.empty(); }
+  // Returns true if an operation of this group has not ended.
+  bool works_for(GroupId group) const;
   // Appends the ranks of this host that may have to act without knowing it.
   void blocked_on(std::vector<Rank>& out) const;
   void abort(const Error& why);

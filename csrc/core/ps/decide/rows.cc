@@ -145,7 +145,8 @@ bool RowShare::block_is_touched(std::uint64_t block) const {
 
 void RowShare::save(Writer& out) const {
   std::uint64_t count = 0;
-  for (std::uint64_t block = 0; block < blocks_; ++block) count += block_is_touched(block) ? 1 : 0;
+  for (std::uint64_t block = 0; block < blocks_; ++block)
+    count += block_is_touched(block) ? 1u : 0u;
   out.varint(count);
   for (std::uint64_t block = 0; block < blocks_; ++block) {
     if (!block_is_touched(block)) continue;

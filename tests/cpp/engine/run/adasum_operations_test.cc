@@ -137,6 +137,26 @@ TEST(Adasum, IsDoneBeforeItsRankJoins) {
   });
 }
 
+// A set that is removed between two parts would take the parts to come with it.
+TEST(Adasum, IsDoneBeforeItsSetIsRemoved) {
+  World world(3);
+  world.run([](Engine& engine) {
+    for (int i = 0; i < 50; ++i) {
+      const GroupId set = engine.add_group({0, 2}).value()->id;
+      Gradient tensor = gradient_of(engine.rank(), 900);
+      Handle handle;
+      if (engine.rank() != 1)
+        handle = allreduce(engine, tensor, {.group = set, .op = ReduceOp::kAdasum}).value();
+      const Status removed = engine.remove_group(set);
+      ASSERT_TRUE(removed.ok()) << removed.error().text;
+      if (engine.rank() == 1) continue;
+      const Status status = engine.wait(handle);
+      ASSERT_TRUE(status.ok()) << status.error().text;
+      expect_near(tensor, expected({0, 2}, 900));
+    }
+  });
+}
+
 TEST(Adasum, IsNothingThatAJoinedRankCanAddZerosTo) {
   World world(2);
   world.run([](Engine& engine) {

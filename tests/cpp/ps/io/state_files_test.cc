@@ -186,7 +186,7 @@ TEST_F(StateFilesTest, AThousandKillsAtRandomBytesOfTheLog) {
       fs::resize_file(log, size);
       come_back(options);
       const auto expected = std::prev(sizes.upper_bound(size));
-      whole += expected->first == size ? 1 : 0;
+      whole += expected->first == size ? 1u : 0u;
       ASSERT_EQ(held(), expected->second);
       seq_ = held().decided;
       rejoin();
