@@ -42,6 +42,8 @@ class MismatchError(CirandaError):
 class RankLostError(CirandaError):
     """Rank `rank` died, raised or shut down while this rank needed it."""
 
+    left = False  # it shut down
+
 
 class ShutdownError(CirandaError):
     """This rank shut down before the operation was done."""

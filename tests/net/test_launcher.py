@@ -443,7 +443,7 @@ def test_a_host_without_the_working_folder_is_named(make_cluster):
 
 def test_a_timeout_ends_all_ranks(make_cluster):
     cluster = make_cluster()
-    result = cluster.run("-H", "node0,node1", "--timeout", "2", "sleep", "300")
+    result = cluster.run("-H", "node0,node1", "--timeout", "5", "sleep", "300")
     cluster.assert_gone(time.monotonic())
     assert result.returncode == 124
     assert "ranks 0, 1: by the launcher" in block_of(result.stderr)

@@ -51,10 +51,10 @@ def run(
         "max_num_proc": (max_num_proc, ELASTIC_CALL),
         "min_np": (min_np, ELASTIC_CALL),
         "max_np": (max_np, ELASTIC_CALL),
-        "slots": (slots, ANSWERS["--slots-per-host"]),
+        "slots": (slots, ELASTIC_CALL),
         "reset_limit": (reset_limit, ELASTIC_CALL),
-        "cooldown_range": (cooldown_range, ANSWERS["--blacklist-cooldown-range"]),
-        "host_discovery_script": (host_discovery_script, ANSWERS["--host-discovery-script"]),
+        "cooldown_range": (cooldown_range, ELASTIC_CALL),
+        "host_discovery_script": (host_discovery_script, ELASTIC_CALL),
         "use_mpi": (use_mpi or None, ANSWERS["--mpi"]),
         "mpi_args": (mpi_args, ANSWERS["--mpi-args"]),
     }

@@ -160,6 +160,22 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     assert not job_dirs, "the job's folder was left behind"
 
 
+SSH_STAND_IN = """#!/bin/sh
+for command; do :; done
+export SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22"
+exec sh -c "$command"
+"""
+
+
+@pytest.fixture
+def ssh_stand_in(launcher: Launcher) -> None:
+    """For elastic jobs: the hosts are this one, and processes can import fake_member."""
+    shutil.copy(Path(__file__).with_name("fake_member.py"), launcher.folder)
+    (launcher.folder / "ssh").write_text(SSH_STAND_IN)
+    (launcher.folder / "ssh").chmod(0o755)
+    launcher.environment["PATH"] = f"{launcher.folder}:{launcher.environment['PATH']}"
+
+
 @pytest.fixture
 def warm_start(launcher: Launcher) -> None:
     """For tests of what jobs do, and not of how processes start and end."""

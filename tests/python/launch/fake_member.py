@@ -10,7 +10,7 @@ import socket
 import time
 
 INCARNATION = int(os.environ["CIRANDA_INCARNATION"])
-_READY, _FORMED, _AT_END = 0, 1, 2
+_READY, _FORMED, _AT_END, _LEFT_EARLY = 0, 1, 2, 5
 _NEW_EPOCH, _OVER = 0, 1
 _newest = 0  # the epoch that this rank has formed last
 _socket = socket.socket(fileno=int(os.environ["CIRANDA_MEMBER_FD"]))
@@ -18,8 +18,11 @@ _socket = socket.socket(fileno=int(os.environ["CIRANDA_MEMBER_FD"]))
 
 class Epoch:
     def __init__(self, message: bytes) -> None:
-        numbers = _varints(message[1:])
-        self.number, planned, _, *self.members = numbers
+        self.number, planned, size, *rest = _varints(message[1:])
+        self.members = rest[:size]
+        count, *rest = rest[size:]
+        self.hosts = rest[:count]  # of the members; none: all are on one
+        self.meet_at = bytes(rest[count + 1 :]).decode()
         self.planned = bool(planned)
         self.rank = self.members.index(INCARNATION)
         self.size = len(self.members)
@@ -38,6 +41,11 @@ def formed(epoch: Epoch, step: int = 0) -> None:
 def at_end() -> None:
     """Says that the program is at its end, and has been in its last loop in the newest epoch."""
     _socket.send(bytes([_AT_END]) + _varint(_newest))
+
+
+def needs(who: int, step: int) -> None:
+    """Says that this rank needs another one, which has left the World of the newest epoch."""
+    _socket.send(bytes([_LEFT_EARLY]) + _varint(who) + _varint(_newest) + _varint(step))
 
 
 def say(message: bytes) -> None:

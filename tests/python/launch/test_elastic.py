@@ -217,9 +217,12 @@ MISTAKES = {
         "        optimizer.step()",
         "calls step() of an optimizer twice in one block",
     ),
-    "an optimizer of a process set": (
-        "hvd.DistributedOptimizer(torch.optim.LBFGS(model.parameters()))",
-        "LBFGS does not work in an elastic job",
+    "a process set": ("hvd.add_process_set([0])", "would have other processes after each change"),
+    "join() in a block": (
+        "for step in elastic.steps(loader, elastic.TorchState(model, optimizer)):\n"
+        "    with step as x:\n"
+        "        hvd.join()",
+        "join: in a block of elastic.steps() each rank has a batch",
     ),
     "samples that cannot be dealt": (
         "elastic.steps(DataLoader(torch.randn(4), batch_size=None), None).__next__()",
@@ -239,4 +242,48 @@ def test_a_mistake_is_told_in_a_sentence(launcher: Any, mistake: str) -> None:
     program, sentence = MISTAKES[mistake]
     done = launcher.run("-np", "1", "--min-np", "1", launcher.script(WRONG + program))
     assert done.returncode == 1
+    assert sentence in done.stderr.replace("\n[0] ", " ")
+
+
+DRIFTS = """
+import torch
+import ciranda.torch as hvd
+from ciranda.torch import elastic
+from torch.utils.data import DataLoader
+
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters())
+state = elastic.TorchState(model, optimizer, count=0)
+for step in elastic.steps(DataLoader(torch.randn(36, 2), 4), state):
+    with step as x:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        if step.number == 0 and hvd.rank() == 1:
+            CHANGE
+        if step.number == 1 and hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "sentence"),
+    [
+        (
+            'optimizer.state[model.weight]["momentum_buffer"] += 1',
+            1,
+            "rank 1 has another value of 'momentum_buffer' of parameter 'weight' in "
+            "optimizer.state than rank 0; the ranks have drifted apart",
+        ),
+        ("state.count += 1", 0, "elastic: rank 1 has another value of 'count' than rank 0; a rank"),
+    ],
+)
+def test_a_rank_that_drifts_is_told_after_the_next_change(
+    launcher: Any, change: str, code: int, sentence: str
+) -> None:
+    options = ("-np", "3", "--min-np", "2", "--reset-limit", "0")
+    done = launcher.run(*options, launcher.script(DRIFTS.replace("CHANGE", change)))
+    assert done.returncode == code, done.stderr
     assert sentence in done.stderr.replace("\n[0] ", " ")

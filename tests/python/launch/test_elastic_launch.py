@@ -242,6 +242,22 @@ def test_an_error_after_the_end_of_the_program_fails_the_job(run):
     assert re.search("│ cause +exit code 3", result.stderr)
 
 
+def test_a_rank_that_has_ended_before_the_others_ends_the_job(run):
+    text = """
+epoch = member.join()
+if epoch.rank == 1:
+    member.leave()
+member.needs(epoch.members[1], step=4812)
+member.hear()
+"""
+    result = run("-np", "2", "--min-np", "1", text=text)
+    assert result.returncode == 1
+    assert (
+        "rank 1 has ended its program, and others need it at step 4,812; let every rank do the "
+        "same steps before it ends"
+    ) in re.sub(r"\n│ +", " ", result.stderr)
+
+
 def test_a_program_without_a_loop_runs_as_always(run):
     result = run("-np", "2", "--min-np", "1", "--spares", "1", text="print('done', rank)")
     assert (result.returncode, result.stderr) == (0, "")
@@ -340,7 +356,10 @@ def test_horovodruns_names_of_the_options_mean_the_same(launcher, script):
         (["-np", "2", "--min-np", "0"], "--min-np must be between 1 and the number of ranks"),
         (["-np", "2", "--max-np", "1"], "--max-np must be at least the number of ranks (-np), 2"),
         (["-np", "2", "--spares", "-1"], "--spares must be at least 0, not -1"),
-        (["-np", "2", "--spares", "255"], "at most 256 ranks and spares run on one host, not 257"),
+        (
+            ["-np", "2", "--spares", "255"],
+            "at most 256 ranks and spares, not 257",
+        ),
         (["--spares", "1", "--reset-limit", "-1"], "--reset-limit must be at least 0, not -1"),
         (
             ["--spares", "1", "--elastic-timeout", "0"],
@@ -348,12 +367,26 @@ def test_horovodruns_names_of_the_options_mean_the_same(launcher, script):
         ),
         (["--reset-limit", "1"], "--reset-limit goes with --min-np, --max-np or --spares"),
         (["--elastic-timeout", "1"], "--elastic-timeout goes with --min-np, --max-np or --spares"),
-        (["--min-np", "1", "--ps", "1"], "--min-np: a job with parameter servers is not elastic"),
-        (["--spares", "1", "--coordinator"], "leave out --coordinator, or start lost workers"),
-        (["--max-np", "9", "--evaluator"], "leave out --evaluator, or start lost workers"),
+        (["--ps", "1", "--spares", "1"], "--spares does not go with --ps: a lost worker"),
+        (["--ps", "1", "--min-np", "1", "--lease", "1"], "--lease does not go with --ps"),
+        (["-np", "2", "--ps", "1", "--min-np", "3"], "--min-np must be between 1 and the number"),
+        (["-np", "2", "--ps", "1", "--max-np", "3"], "the workers that it starts with; give them"),
+        (["--ps", "1", "--min-np", "1", "--restarts", "1"], "--min-np goes with --reset-limit"),
+        (["--ps", "1", "--reset-limit", "1"], "--reset-limit goes with --min-np, --max-np or"),
         (["--min-np", "1", "--restarts", "1"], "--reset-limit, and not --restarts, says how often"),
-        (["--min-np", "1", "--no-ssh"], "an elastic job runs on one host; leave out --no-ssh"),
-        (["--min-np", "1", "-H", "n1:2"], "runs on one host, and on none by ssh: n1"),
+        (
+            ["--min-np", "1", "--no-ssh"],
+            "one launcher starts the ranks of all hosts (-H); leave out --no-ssh",
+        ),
+        (
+            ["--min-np", "1", "-H", "n1:2,n2:1", "--spares", "1"],
+            "--spares 1 and 3 ranks ask for more than the 3 slots of -H; add hosts or slots",
+        ),
+        (["-H", "n1:2,n2:1", "--max-np", "2", "--min-np", "3"], "--max-np must be at least the"),
+        (
+            ["--min-np", "1", "--blacklist-cooldown-range", "5", "1"],
+            "takes two numbers of seconds, the smaller one first, and not 5 1",
+        ),
     ],
 )
 def test_wrong_use_is_a_sentence(options, sentence):
@@ -372,6 +405,7 @@ def test_the_help_has_the_options_together():
     text = CliRunner().invoke(run_command, ["--help"]).output
     group = text.partition("\nElastic jobs:\n")[2].partition("\n\n")[0]
     names = ["--min-np", "--max-np", "--spares", "--reset-limit", "--elastic-timeout", "--lease"]
+    names += ["--blacklist-cooldown-range", "--host-discovery-script", "--slots-per-host"]
     assert re.findall(r"(?m)^  (--[a-z-]+)", group) == names
 
 
@@ -437,6 +471,7 @@ def formed(members, *, joined=(), lost=(), step=0, since_s=0.0, planned=False):
 
 
 KILLED = Departure(-signal.SIGKILL, "Killed, SIGKILL (9)")
+FOR_MEMORY = Departure(-signal.SIGKILL, "Killed, SIGKILL (9)", for_memory=True)
 FAILED = Departure(1, "ValueError: nan (exit code 1)")
 
 
@@ -458,9 +493,12 @@ def test_a_rank_that_is_not_in_its_slot_is_named_with_both():
     found = changes()
     found.ended(2, KILLED)
     found.told(formed([1, 3, 4], lost=[(2, 1)]))
-    found.ended(3, KILLED)
+    found.ended(3, FOR_MEMORY)
     line = found.told(formed([1, 4], lost=[(3, 1)], since_s=0.5))
-    assert line == "rank 1 (slot 2) was killed by SIGKILL; 2 ranks go on after 0.50 s at step 0"
+    assert line == (
+        "rank 1 (slot 2) was killed by SIGKILL, as memory ran out; 2 ranks go on after 0.50 s at "
+        "step 0"
+    )
 
 
 def test_a_start_without_all_ranks_is_told():

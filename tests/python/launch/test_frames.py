@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ciranda.launch.plan.hosts import assign_ranks, assign_servers, parse_hosts
+from ciranda.launch.plan.elastic import ElasticLimits
+from ciranda.launch.plan.hosts import assign_ranks, assign_servers, assign_spares, parse_hosts
 from ciranda.launch.plan.processes import COORDINATOR, EVALUATOR, server_number
 from ciranda.launch.remote import frames
 from ciranda.launch.remote.agent import Agent
@@ -50,10 +52,28 @@ def test_what_is_no_frame_is_refused():
         frames.read_rank(b"\0\0\0")
 
 
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (b"P\xff\xff\xff\xff", b"the launcher sent a frame of 4294967295 bytes"),
+        (frames.frame(frames.PLAN, b"{"), b"the launcher sent a frame that is not JSON"),
+    ],
+)
+def test_an_agent_answers_what_no_launcher_sends_with_a_sentence(sent, problem):
+    (commands, to_agent), (from_agent, output) = os.pipe(), os.pipe()
+    os.write(to_agent, sent)
+    with EventLoop() as loop, contextlib.ExitStack() as stack:
+        Agent(commands, output, loop, stack).run()
+    said = os.read(from_agent, 65536)
+    for fd in (commands, to_agent, from_agent):
+        os.close(fd)
+    assert frames.frame(frames.PROBLEM, problem) in said
+
+
 def test_the_launcher_understands_all_news_of_an_agent():
     told: list[str] = []
     agent = Agent.__new__(Agent)
-    agent._paths, agent._tell = None, told.append
+    agent._paths, agent._tell, agent._ranks = None, told.append, None
     agent.started(1, 4321)
     agent.starts_again(1, -9)
     agent.ended_late(1, -9, 1)
@@ -78,6 +98,13 @@ def test_a_processs_frame_names_it(number):
     assert frames.read_rank(found.payload) == (number, b"text")
 
 
+def test_a_start_names_a_process_and_its_incarnation():
+    (found,) = FrameReader().feed(frames.start_frame(3, 1_000_000))
+    assert frames.read_start(found.payload) == (3, 1_000_000)
+    with pytest.raises(FrameError):
+        frames.read_start(found.payload[:6])
+
+
 @pytest.mark.parametrize("listen", [None, Listen("fd00::1", "", Ports(1, 2))])
 def test_orders_arrive_as_they_were_given(listen):
     ranks = list(assign_ranks(parse_hosts("a:2,me@b"), None))
@@ -94,6 +121,10 @@ def test_orders_arrive_as_they_were_given(listen):
         listen=listen,
         servers=list(assign_servers(2, ranks, parse_hosts("me@b,c"))),
         roles=[COORDINATOR],
+        elastic=ElasticLimits(
+            np=3, min_np=2, max_np=4, spares=1, reset_limit=None, elastic_timeout_s=1.0
+        ),
+        spares=list(assign_spares(1, ranks, parse_hosts("a:2,me@b:2"))),
     )
     (found,) = FrameReader().feed(frames.json_frame(frames.PLAN, encode_orders(orders)))
     assert decode_orders(frames.read_json(found.payload)) == orders

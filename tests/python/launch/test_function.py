@@ -285,7 +285,7 @@ print(run(work.add, (2,), np=1, hosts="localhost:1"))
     ("argument", "answer"),
     [
         ({"min_num_proc": 1}, ELASTIC_CALL),
-        ({"host_discovery_script": "x"}, ANSWERS["--host-discovery-script"]),
+        ({"host_discovery_script": "x"}, ELASTIC_CALL),
         ({"use_mpi": True}, ANSWERS["--mpi"]),
     ],
 )

@@ -82,11 +82,11 @@ def test_what_no_agent_says_before_the_start_is_refused(lie, before):
     [
         news(b""),
         news(b"\xff"),
-        news(b"exit 0"),
         news(b"exit 0 0"),
+        news(b"exit 0 0 0"),
         news(b"start 1 1"),
         news(b"start 0 1") + news(b"start 0 1"),
-        news(b"start 0 1") + news(b"exit 0 999"),
+        news(b"start 0 1") + news(b"exit 0 999 0"),
         news(b"start 0 " + b"9" * 5000),
         HELLO,
     ],
@@ -104,5 +104,5 @@ def test_no_terminal_obeys_another_host(lie):
     assert "evil" in lie(b"", version="\x1b]0;evil\x07").stderr
     report = frames.json_frame(frames.REPORT, {})
     report = frames.rank_frame(frames.REPORT, 0, b'{"message": "' + rb"\u001b]0;evil\u0007" + b'"}')
-    result = lie(HELLO + READY, news(b"start 0 1") + report + news(b"exit 0 4"))
+    result = lie(HELLO + READY, news(b"start 0 1") + report + news(b"exit 0 4 0"))
     assert "exit code 4" in result.stderr

@@ -94,6 +94,44 @@ def test_a_killed_rank_comes_back_as_often_as_it_may(launcher):
     assert "restarts" in done.stderr and "2 of 2" in done.stderr
 
 
+@pytest.mark.usefixtures("warm_start")
+def test_enough_workers_go_on_without_one_that_may_not_come_back(launcher):
+    script = launcher.script(
+        "import torch, ciranda.torch as cr\n"
+        "cr.init()\n"
+        "x = torch.nn.Parameter(torch.zeros(4))\n"
+        "optimizer = cr.DistributedOptimizer(\n"
+        "    torch.optim.SGD([x], lr=1.0), [('x', x)], ps=cr.ps.Sync())\n"
+        "for number in range(4):\n"
+        "    if (rank, number) == (1, 2): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    x.grad = torch.ones_like(x)\n"
+        "    optimizer.step()\n"
+        "print('x is', float(x[0]))\n"
+    )
+    options = ("-np", "3", "--ps", "1", "--min-np", "2", "--reset-limit")
+    done = launcher.run(*options, "0", script)
+    assert done.returncode == 0, done.stderr
+    assert "ciranda: rank 1 was ended by Killed, SIGKILL (9); 2 ranks go on" in done.stderr
+    assert [line for line in sorted(done.stdout.splitlines()) if "x is" in line] == [
+        "[0] x is -4.0",
+        "[2] x is -4.0",
+    ]
+
+
+def test_fewer_workers_than_are_enough_end_the_job(launcher):
+    text = "if rank > 0 and int(os.environ['CIRANDA_LIFE']) <= 2: os.kill(os.getpid(), 9)\n"
+    script = launcher.script(text)
+    options = ("-np", "3", "--ps", "1", "--min-np", "2")
+    done = launcher.run(*options, "--reset-limit", "1", script)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert done.stderr.count("it is started again, 1 of 1") == 1
+    assert done.stderr.count("2 ranks go on") == 1
+
+    done = launcher.run(*options, script)  # ten restarts for each worker
+    assert done.returncode == 0
+    assert done.stderr.count("it is started again") == 4
+
+
 def test_a_worker_that_is_killed_once_its_program_has_ended_has_done_its_work(launcher):
     script = launcher.script(
         "import atexit\n"

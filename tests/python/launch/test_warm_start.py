@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from launch.conftest import ignoring
 
 LOOKS_ROUND = """
 import json, os, signal, sys
@@ -65,6 +66,7 @@ def both(
             input=stdin,
             capture_output=True,
             text=True,
+            preexec_fn=ignoring(),  # as a warm one, whoever started the tests
         ),
     ]
 

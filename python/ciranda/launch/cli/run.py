@@ -34,10 +34,13 @@ from ciranda.launch.plan.environment import (
     JobPaths,
 )
 from ciranda.launch.plan.hosts import (
+    Host,
+    HostsFrom,
     HostSource,
     Place,
     ServerFiles,
     ServerPlace,
+    SparePlace,
     parse_hostfile,
     parse_hosts,
 )
@@ -150,7 +153,7 @@ def _run(ctx: click.Context, options: RunOptions, of_horovodrun: Mapping[str, An
         click.echo(_describe(plan_in, cast, options.log_dir))
         return 0
     if cast.by_agents:
-        return _run_by_agents(plan_in, settings, options, user, theirs, as_function)
+        return _run_by_agents(plan_in, settings, options, user, theirs, as_function, cast)
     return _run_here(plan_in, settings, cast.node, options.log_dir)
 
 
@@ -167,28 +170,40 @@ class _Cast:
     server_files: ServerFiles
     roles: tuple[int, ...]  # COORDINATOR and EVALUATOR, if the job has them
     restarts: int
+    min_np: int | None  # so many workers of servers are enough to go on; None: no servers
     host: str  # name of this host in the places
     cores: int  # of this host
     node: Node | None  # this host with --no-ssh; None without it
     by_agents: bool  # true if a process runs on another host or as another user
     elastic: ElasticLimits | None  # None: the number of ranks does not change
+    spares: Sequence[SparePlace]  # of an elastic job
+    hosts: Sequence[Host]  # all that are named, of an elastic job
+    hosts_from: HostsFrom | None  # what names them while the job runs; None: they stay
 
     @property
     def numbers(self) -> int:
         """How many numbers ranks and spares have together."""
-        return self.size + (self.elastic.spares if self.elastic is not None else 0)
+        return self.size + len(self.spares)
 
 
 def _cast(options: RunOptions, as_function: bool) -> _Cast:
     host, cores = os.uname().nodename, environment.count_cores()
     changes = elastic_options.read(options, as_function)
-    named = named_hosts(options.hosts, options.hostfile)
+    hosts_from = elastic_options.hosts_from(options, changes)
+    discovers = hosts_from is not None and bool(hosts_from.script)
+    if hosts_from is not None and discovers:
+        named: HostSource | None = elastic_options.discover(hosts_from, options, host)
+    else:
+        named = named_hosts(options.hosts, options.hostfile)
     node = _node(options)
     if node is None:
         named = named or slurm.allocated_hosts(os.environ)
         np = options.np
-        if np is None and named is None:
-            np = elastic.choose_np(changes, cores)
+        slots = cores if named is None else sum(each.slots for each in named.hosts)
+        if np is None and (named is None or changes.asked):
+            np = elastic.choose_np(changes, slots)
+        elif np is not None and discovers:
+            np = min(np, slots)
         all_places = ranks = launch_plan.choose_places(np, named, cores=cores, host=host)
     else:
         all_places = own_nodes.choose_places(options.np, named, node, host=host)
@@ -196,19 +211,40 @@ def _cast(options: RunOptions, as_function: bool) -> _Cast:
         host = ranks[0].host.name
     servers = _servers(options, all_places, node, host)
     server_files = _server_files(options, servers)
+    if servers:
+        min_np, restarts = elastic_options.choose_worker_limits(options, changes, len(all_places))
+    else:
+        min_np, restarts = None, 0
+    all_hosts = host_list.gather_here(named.hosts, host) if named is not None else ()
+    has_others = launch_plan.has_other_hosts(all_hosts, host)
+    hosts_may_come = discovers or (hosts_from is not None and has_others)
+    limits = (
+        None
+        if servers
+        else elastic.choose_limits(changes, len(ranks), hosts_may_come=hosts_may_come)
+    )
+    source = named.words if named is not None else ""
+    counted = has_others or hosts_may_come
+    spares = elastic_options.choose_spares(limits, ranks, all_hosts, source, are_counted=counted)
+    on_hosts = [*(each.host for each in ranks), *(each.host for each in spares)]
     return _Cast(
         size=len(all_places),
         ranks=ranks,
         servers=servers,
         server_files=server_files,
         roles=_roles(options, servers, server_files, as_function),
-        restarts=options.restarts or 0,
+        restarts=restarts,
+        min_np=min_np,
         host=host,
         cores=cores,
         node=node,
-        by_agents=(node is None and launch_plan.needs_agents(ranks, host))
-        or any(each.host.name != host for each in servers),
-        elastic=elastic_options.choose_limits(changes, ranks, host),
+        by_agents=(node is None and launch_plan.has_other_hosts(on_hosts, host))
+        or any(each.host.name != host for each in servers)
+        or hosts_may_come,
+        elastic=limits,
+        spares=spares,
+        hosts=all_hosts if limits is not None else (),
+        hosts_from=hosts_from if hosts_may_come else None,
     )
 
 
@@ -413,9 +449,11 @@ def _plan(
         server_program=local.SERVER_PROGRAM,
         server_files=cast.server_files,
         restarts=cast.restarts,
+        min_np=cast.min_np,
         roles=cast.roles,
         horovod_names=horovod_names,
         elastic=cast.elastic,
+        spares=cast.spares,
     )
 
 
@@ -467,6 +505,7 @@ def _run_by_agents(
     user: Mapping[str, str],
     theirs: horovodrun.Settled,
     as_function: bool,
+    cast: _Cast,
 ) -> int:
     """Runs the job through agents, one on each host."""
     from ciranda.launch.remote import host_agents
@@ -484,14 +523,21 @@ def _run_by_agents(
         environment=allowed_environment(os.environ),
         user=user,
         columns=_columns(plan.size),
-        key=meeting.draw_key() if _has_several_hosts(plan) else b"",
+        key=meeting.draw_key() if cast.hosts_from or _has_several_hosts(plan) else b"",
         nic=settled.get(NIC, ""),
         ports=meeting.parse_ports(ports, PORT_RANGE) if ports else Ports(),
         interpreter=options.python or sys.executable,
         ssh_options=theirs.ssh_options,
         horovod_names=theirs.horovod_names,
         call_folder=os.environ.get(call_files.FOLDER, "") if as_function else "",
+        spares=cast.spares,
+        hosts=cast.hosts,
+        hosts_from=cast.hosts_from,
     )
+    if plan.elastic is not None:
+        from ciranda.launch.remote.elastic_agents import run_elastic  # needs a compiled module
+
+        return run_job(plan, settings, partial(run_elastic, task))
     return run_job(plan, settings, partial(host_agents.HostAgents, task))
 
 
@@ -523,11 +569,12 @@ def _rerun(ctx: click.Context, command: Sequence[str]) -> str:
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if not given or not isinstance(option, click.Option):
             continue
-        for each in value if isinstance(value, tuple) else (value,):
+        for each in (value or ()) if option.multiple else (value,):
             words.append(option.opts[0])
-            if not option.is_flag:
-                text = str(each)
-                if name == "assign" and "=" in text:
-                    text = text.partition("=")[0] + "=..."
-                words.append(text)
+            if name == "assign":
+                variable, equals, _ = str(each).partition("=")
+                words.append(f"{variable}=..." if equals else variable)
+            elif not option.is_flag:
+                parts: Any = each if option.nargs > 1 else (each,)
+                words += [str(part) for part in parts]
     return shlex.join([*words, *command])

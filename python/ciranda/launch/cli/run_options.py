@@ -53,6 +53,9 @@ class RunOptions:
     reset_limit: int | None
     elastic_timeout: float | None
     lease: float | None
+    blacklist_cooldown_range: tuple[float, float] | None
+    host_discovery_script: str | None
+    slots_per_host: int | None
     timeout: float | None
     assign: tuple[str, ...]
     env_file: tuple[str, ...]
@@ -237,7 +240,7 @@ _GROUPS: dict[str, tuple[_Declaration, ...]] = {
             "max_np",
             type=int,
             metavar="N",
-            help="Let spares join until there are N ranks [-np].",
+            help="Let spares, and ranks of hosts that come, join until there are N ranks [-np].",
         ),
         _declare(
             "--spares",
@@ -249,7 +252,7 @@ _GROUPS: dict[str, tuple[_Declaration, ...]] = {
             "--reset-limit",
             type=int,
             metavar="N",
-            help="Start at most N lost processes again [no limit].",
+            help="Start at most N lost processes again [no limit; with --ps 10 for each rank].",
         ),
         _declare(
             "--elastic-timeout",
@@ -262,6 +265,24 @@ _GROUPS: dict[str, tuple[_Declaration, ...]] = {
             type=float,
             metavar="SECONDS",
             help="Replace a process that has stood still this long, stopped or frozen [2.5].",
+        ),
+        _declare(
+            "--blacklist-cooldown-range",
+            type=float,
+            nargs=2,
+            metavar="MIN MAX",
+            help="Call a lost host again after MIN seconds, after more losses up to MAX [5 60].",
+        ),
+        _declare(
+            "--host-discovery-script",
+            metavar="FILE",
+            help="Ask this program each second for the hosts to use; it prints HOST:SLOTS lines.",
+        ),
+        _declare(
+            "--slots-per-host",
+            type=int,
+            metavar="N",
+            help="Slots of hosts for which the program prints none.",
         ),
     ),
     "Parameter servers": (

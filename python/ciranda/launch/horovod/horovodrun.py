@@ -45,7 +45,6 @@ class Flag(NamedTuple):
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-_ONE_HOST = "elastic jobs run on one host so far, and no hosts are looked for"
 # Arguments of horovod.run(), whose options of the command line work.
 ELASTIC_CALL = "elastic jobs run a script so far; start it by horovodrun --min-np"
 _CHOSEN = "gradients are always reduced inside each host first"
@@ -85,6 +84,13 @@ FLAGS = (
         Fate.OURS,
         "how long too few ranks wait for others; the default is 600 s",
     ),
+    Flag(
+        ("--blacklist-cooldown-range",),
+        Fate.OURS,
+        "how long a lost host is left alone before it is called again",
+    ),
+    Flag(("--host-discovery-script",), Fate.OURS, "is asked each second which hosts may be used"),
+    Flag(("--slots-per-host",), Fate.OURS, "slots of hosts for which the script prints none"),
     Flag(
         ("--gloo",),
         Fate.OURS,
@@ -235,9 +241,6 @@ FLAGS = (
     _noted("--log-without-timestamp", _NO_LOG_TIME),
     _noted("--log-hide-timestamp", _NO_LOG_TIME),
     _noted("--no-log-hide-timestamp", _NO_LOG_TIME),
-    _refused("--slots-per-host", _ONE_HOST),
-    _refused("--blacklist-cooldown-range", _ONE_HOST),
-    _refused("--host-discovery-script", _ONE_HOST),
     _refused("--mpi", _NO_MPI),
     _refused("--jsrun", _NO_MPI),
     _refused("--mpi-args", _MPIRUN),

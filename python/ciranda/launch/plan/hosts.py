@@ -68,6 +68,20 @@ class HostSource:
 
 
 @dataclass(frozen=True)
+class HostsFrom:
+    """What names the hosts while the job runs: a script or, if that is empty, a hostfile."""
+
+    script: str = ""
+    slots_per_host: int | None = None  # of hosts for which the script gives none
+    hostfile: str = ""
+
+    def parse(self, text: str) -> tuple[Host, ...]:
+        if self.script:
+            return parse_discovered(text, self.script, self.slots_per_host)
+        return parse_hostfile(text, self.hostfile)
+
+
+@dataclass(frozen=True)
 class Place:
     """The place of one rank. The cross values count the ranks with this local_rank over all hosts,
     as Horovod's do. They count the hosts if all hosts have the same number of ranks."""
@@ -80,6 +94,20 @@ class Place:
     local_size: int
     cross_rank: int
     cross_size: int
+
+
+@dataclass(frozen=True)
+class SparePlace:
+    """The place of a spare of an elastic job. It has no rank yet, so `place` has the numbers of the
+    last rank, with its own host."""
+
+    number: int
+    place: Place
+    host_index: int  # counts the hosts with ranks, then those with spares alone
+
+    @property
+    def host(self) -> Host:
+        return self.place.host
 
 
 @dataclass(frozen=True)
@@ -105,7 +133,7 @@ class ServerFiles:
 
 NO_SERVER_FILES = ServerFiles()
 
-AnyPlace = Place | ServerPlace
+AnyPlace = Place | ServerPlace | SparePlace
 
 
 def parse_hosts(text: str, where: str = "-H") -> tuple[Host, ...]:
@@ -194,6 +222,39 @@ def assign_ranks(hosts: Sequence[Host], size: int | None, source: str = "-H") ->
     return tuple(places)
 
 
+def assign_spares(
+    count: int,
+    ranks: Sequence[Place],
+    hosts: Sequence[Host],
+    source: str = "-H",
+    *,
+    hosts_may_come: bool = False,
+) -> tuple[SparePlace, ...]:
+    """Gives spares the slots that the ranks have left free, in order.
+
+    Where hosts may come, spares that find no slot wait for one, on no matter which host.
+    """
+    slots = [(index, host) for index, host in enumerate(hosts) for _ in range(host.slots)]
+    free = slots[len(ranks) :]
+    if hosts_may_come:
+        free += slots[-1:] * (count - len(free))
+    if count > len(free):
+        raise LaunchError(
+            f"--spares {count} and {len(ranks)} ranks ask for more than the {len(slots)} slots of "
+            f"{source}; add hosts or slots, or start fewer ranks"
+        )
+    return tuple(
+        SparePlace(len(ranks) + number, replace(ranks[-1], host=host), index)
+        for number, (index, host) in enumerate(free[:count])
+    )
+
+
+def spares_beside(count: int, ranks: Sequence[Place]) -> tuple[SparePlace, ...]:
+    """Returns the places of spares on the host of the last rank, whose slots nobody counts."""
+    last = ranks[-1]
+    return tuple(SparePlace(len(ranks) + number, last, last.host_index) for number in range(count))
+
+
 def assign_servers(
     count: int, ranks: Sequence[Place], named: Sequence[Host] = ()
 ) -> tuple[ServerPlace, ...]:
@@ -208,6 +269,29 @@ def assign_servers(
         index = indices.setdefault(host.name.casefold(), len(set(indices.values())))
         places.append(ServerPlace(server, host, index))
     return tuple(places)
+
+
+def parse_discovered(text: str, script: str, slots_per_host: int | None) -> tuple[Host, ...]:
+    """Parses what a discovery script prints: one host a line, with its slots or without.
+
+    A LaunchError names the script and the line.
+    """
+    hosts: list[Host] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        where = f"{script}, line {number} of its output"
+        if slots_per_host is None and not _split_slots(entry)[1]:
+            raise LaunchError(
+                f"{where}: {shown(entry)} has no slots; print HOST:SLOTS, or give --slots-per-host"
+            )
+        found = _parse_entry(entry, where)
+        if not _split_slots(entry)[1]:
+            found = [replace(each, slots=slots_per_host or 1) for each in found]
+        hosts += found
+        _check_count(len(hosts), where)
+    return _merge(hosts, script)
 
 
 def _parse_line(fields: Sequence[str], where: str) -> list[Host]:

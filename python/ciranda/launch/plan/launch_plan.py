@@ -6,7 +6,7 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ciranda.compat import python_path
 from ciranda.launch.errors import LaunchError
@@ -36,6 +36,7 @@ from ciranda.launch.plan.hosts import (
     Place,
     ServerFiles,
     ServerPlace,
+    SparePlace,
 )
 from ciranda.launch.plan.processes import COORDINATOR, name_of, server_number
 from ciranda.launch.remote.meeting import Meeting, parse_endpoint
@@ -107,6 +108,7 @@ class LaunchPlan:
     meeting: Meeting | None = None  # how processes here meet those of other hosts
     servers: tuple[ServerPlan, ...] = ()
     restarts: int = 0  # how many times killed processes are started again on each host
+    min_np: int | None = None  # so many workers of servers are enough to go on; None: no servers
     server_files: ServerFiles = NO_SERVER_FILES
     servers_stay: bool = False  # true: servers run until END_SERVERS, for ranks of other hosts
     roles: tuple[RolePlan, ...] = ()
@@ -120,7 +122,19 @@ class LaunchPlan:
 
     @property
     def host_count(self) -> int:
-        return self.ranks[0].place.host_count
+        of_spares = [each.place.host_index + 1 for each in self.spares]
+        return max([self.ranks[0].place.host_count, *of_spares])
+
+    def moved(self, number: int, host: Host) -> LaunchPlan:
+        """Returns the plan with a rank or spare on another host."""
+
+        def placed(each: RankPlan) -> RankPlan:
+            is_it = each.number == number and each.place.host != host
+            return replace(each, place=replace(each.place, host=host)) if is_it else each
+
+        return replace(
+            self, ranks=tuple(map(placed, self.ranks)), spares=tuple(map(placed, self.spares))
+        )
 
     def host_of(self, number: int) -> str:
         """Returns the host of a process of this plan, as an argument of ssh."""
@@ -140,9 +154,9 @@ def choose_places(
     return host_list.assign_ranks([Host(host, slots=size)], size)
 
 
-def needs_agents(ranks: Sequence[Place], host: str) -> bool:
-    """Returns true if a rank runs on another host, or as another user."""
-    return any(place.host.name != host or place.host.user is not None for place in ranks)
+def has_other_hosts(hosts: Sequence[Host], host: str) -> bool:
+    """Returns true if one of `hosts` is another host than `host`, or is reached as another user."""
+    return any(each.name != host or each.user is not None for each in hosts)
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
@@ -179,17 +193,20 @@ def plan_launch(
     server_program: str = "",
     server_files: ServerFiles = NO_SERVER_FILES,
     restarts: int = 0,
+    min_np: int | None = None,
     horovod_names: bool = False,
     roles: Sequence[int] = (),
     elastic: ElasticLimits | None = None,
+    spares: Sequence[SparePlace] = (),
 ) -> LaunchPlan:
     """Plans processes. The launcher's variables override inherited ones, the user's override both.
 
     `ranks` are the ranks to plan, of `size` in the job. `host` is the name of this host in places.
     `servers` are the servers to plan, which run `server_program`. `servers_at` has the address of
     each server of the job for the ranks here. `horovod_names`: ranks can import ciranda as horovod
-    too. `roles`: COORDINATOR and EVALUATOR, if the job has them. `elastic`: how the number of ranks
-    may change, and the spares to plan; None: it does not change.
+    too. `min_np`: so many workers of servers are enough. `roles`: COORDINATOR and EVALUATOR, if the
+    job has them. `elastic`: how the number of ranks may change; None: it does not change.
+    `spares`: those of an elastic job to plan.
     """
     inherited = without_identity(inherited)
     set_already = {**inherited, **user}
@@ -217,8 +234,8 @@ def plan_launch(
             shown |= {} if _PATH in user else {_PATH: complete[_PATH]}
         return complete, shown
 
-    def plan_rank(place: Place, spare: int | None = None) -> RankPlan:
-        number = place.rank if spare is None else spare
+    def plan_rank(place: Place, spare: SparePlace | None = None) -> RankPlan:
+        number = place.rank if spare is None else spare.number
         made = environments(
             inherited,
             {**job, **rank_environment(paths, place, number)},
@@ -226,11 +243,11 @@ def plan_launch(
             sharing=place.local_size,
             one_host=place.host_count == 1,
         )
-        return RankPlan(place, tuple(argv), *made, spare)
+        if spare is None:
+            return RankPlan(place, tuple(argv), *made)
+        own = replace(place, host_index=spare.host_index)
+        return RankPlan(own, tuple(argv), *made, spare.number)
 
-    # A spare has no rank yet. Its variables are those of the last rank, so that a program that
-    # reads them before it becomes a rank finds a valid place.
-    spares = range(size, size + elastic.spares) if elastic is not None else range(0)
     serving = []
     plain = {name: text for name, text in inherited.items() if name not in identity_names()}
     playing = []
@@ -273,11 +290,12 @@ def plan_launch(
         meeting,
         tuple(serving),
         restarts,
+        min_np,
         server_files,
         servers_stay,
         tuple(playing),
         elastic,
-        tuple(plan_rank(ranks[-1], spare) for spare in spares),
+        tuple(plan_rank(each.place, each) for each in spares),
     )
 
 
@@ -296,7 +314,8 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         local = f"{place.local_rank} of {place.local_size}"
         stdin = "yours" if place.rank == 0 and not by_agents else "/dev/null"
         table.append((str(place.rank), place.host.destination, local, stdin, command))
-    for spare in plan.spares:
+    spares = plan.spares[: plan.elastic.spares] if plan.elastic is not None else ()
+    for spare in spares:
         name = f"spare {spare.number}"
         table.append((name, spare.place.host.destination, "", "/dev/null", command))
     others: list[ServerPlan | RolePlan] = [*plan.servers, *plan.roles]
@@ -317,7 +336,7 @@ def describe(plan: LaunchPlan, *, by_agents: bool) -> str:
         if own:
             lines += ["", f"set for rank {rank.rank}:"]
             lines += [f"  {name}={text}" for name, text in own]
-    for spare in plan.spares:
+    for spare in spares:
         own = sorted(set(spare.shown.items()) - shared)
         lines += ["", f"set for spare {spare.number}:"]
         lines += [f"  {name}={text}" for name, text in own]
@@ -331,8 +350,8 @@ def _size_words(plan: LaunchPlan) -> str:
     ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
     if plan.elastic is not None:
         ranks += f" ({plan.elastic.min_np} to {plan.elastic.max_np})"
-    if plan.spares:
-        count = len(plan.spares)
+    if plan.elastic is not None and plan.elastic.spares:
+        count = plan.elastic.spares
         ranks += " and 1 spare" if count == 1 else f" and {count} spares"
     if plan.servers:
         count = len(plan.servers)

@@ -23,7 +23,7 @@ from ciranda.launch.plan.hosts import AnyPlace
 from ciranda.launch.plan.launch_plan import LaunchPlan, plan_launch
 from ciranda.launch.plan.processes import server_number
 from ciranda.launch.remote import frames
-from ciranda.launch.remote.frames import Frame, FrameReader
+from ciranda.launch.remote.frames import Frame, FrameError, FrameReader
 from ciranda.launch.remote.interfaces import choose_addresses, list_addresses
 from ciranda.launch.remote.meeting import KEY_BYTES, Meeting, format_endpoint, open_listener
 from ciranda.launch.remote.orders import Listen, Orders, decode_orders
@@ -32,6 +32,7 @@ from ciranda.launch.run import local, process_tree, supervisor
 from ciranda.launch.run.ending import Step
 from ciranda.launch.run.event_loop import EventLoop
 from ciranda.launch.run.folders import private_folder, temporary_log_dir
+from ciranda.launch.run.local_members import BEAT, LocalMembers
 from ciranda.launch.run.local_ranks import LocalRanks, allow_descriptors, open_standard_streams
 
 BEAT_S = 0.5
@@ -83,11 +84,14 @@ class Agent:
         self._orders: Orders | None = None
         self._key = b""
         self._listeners: dict[int, int] = {}  # sockets by the number of the process
+        self._own_rendezvous = ""  # where this host's listen
+        self._beating: set[int] = set()  # members that have said that they run
         self._paths: JobPaths | None = None
         self._ready = b""  # the READY frame, sent when PLAN, KEY and CALL have come
         self._ranks: LocalRanks | None = None
         self._running = True
         self._alone = False  # the launcher is gone
+        self._got_sigterm = False  # as a machine does before it is taken away
         self._lease_s = START_LIMIT_S
         self._heard = time.monotonic()
         self._next_beat = self._heard
@@ -114,15 +118,23 @@ class Agent:
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
             if self._outbox.size_bytes == 0:
-                self._outbox.send(frames.frame(frames.BEAT))
+                self._send_beats()
+        if self._got_sigterm:
+            self._got_sigterm = False
+            self._outbox.send(frames.frame(frames.LEAVING))
         if now >= self._heard + self._lease_s:
             self._leave()
         if self._ranks is not None:
+            self._ranks.tick(now)
             self._ranks.pause(self._outbox.size_bytes > _OUTBOX_BYTES_MAX)
 
     def _leave(self) -> None:
         """Ends the agent after the launcher has closed the pipe or fallen silent."""
         self._alone = True
+        self._running = False
+
+    def _stop(self, problem: str) -> None:
+        self._outbox.send(frames.frame(frames.PROBLEM, problem.encode()))
         self._running = False
 
     # Frames of the launcher
@@ -138,8 +150,9 @@ class Agent:
             for each in self._reader.feed(chunk):
                 self._obey(each)
         except LaunchError as error:
-            self._outbox.send(frames.frame(frames.PROBLEM, str(error).encode()))
-            self._running = False
+            self._stop(str(error))
+        except FrameError as error:
+            self._stop(f"the launcher sent {error}")
 
     def _obey(self, order: Frame) -> None:
         if order.kind == frames.PLAN:
@@ -148,7 +161,7 @@ class Agent:
                 self._prepare(self._orders)
         elif order.kind == frames.KEY and self._orders is not None:
             if len(order.payload) != KEY_BYTES:
-                raise frames.FrameError("a key of another length")
+                raise FrameError("a key of another length")
             self._key = order.payload
             self._prepare(self._orders)
         elif order.kind == frames.CALL and self._paths is not None:
@@ -168,11 +181,27 @@ class Agent:
                 self._ranks.hand_on(_SIGNALS[order.payload])
         elif order.kind == frames.BEAT:
             self._lease_s = LEASE_S
+        elif isinstance(self._ranks, LocalMembers):
+            self._obey_arbiter(self._ranks, order)
+
+    def _obey_arbiter(self, members: LocalMembers, order: Frame) -> None:
+        if order.kind == frames.START:
+            number, incarnation = frames.read_start(order.payload)
+            if self._paths is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._paths.error_file(number))
+            members.start_member(number, incarnation)
+        elif order.kind == frames.STOP:
+            members.kill_one(frames.read_rank(order.payload)[0])
+        elif order.kind == frames.MEMBER:
+            members.say(*frames.read_rank(order.payload))
+        elif order.kind == frames.FINISH:
+            members.finish()
 
     def _prepare(self, orders: Orders) -> None:
         """Does all that may fail before a rank is started. Raises LaunchError."""
         _enter(orders.folder)
-        allow_descriptors(len(orders.places) + len(orders.servers))
+        allow_descriptors(len(orders.places) + len(orders.spares) + len(orders.servers))
         job_dir = self._stack.enter_context(private_folder())
         log_dir = self._stack.enter_context(temporary_log_dir())
         self._paths = JobPaths(orders.job_id, job_dir, log_dir)
@@ -183,34 +212,66 @@ class Agent:
                 ready["servers"][str(each.server)] = where
                 self._listeners[server_number(each.server)] = listener
         elif orders.listen is not None:
-            ready["rendezvous"], self._listeners[0] = _listen(orders.listen)
+            ready["rendezvous"], listener = _listen(orders.listen)
+            self._own_rendezvous = ready["rendezvous"]
+            self._listeners[0] = listener
+            if orders.elastic is not None:  # whichever process here is rank 0 of an epoch
+                numbers = _numbers_of_members(orders)
+                self._listeners = {number: os.dup(listener) for number in numbers}
+                os.close(listener)
         self._ready = frames.json_frame(frames.READY, ready)
         if not orders.calls:
             self._outbox.send(self._ready)
 
     def _start(self, orders: Orders, rendezvous: str, servers: Sequence[str]) -> None:
+        if orders.elastic is not None:
+            rendezvous = self._own_rendezvous  # each epoch names its own
         meeting = Meeting(rendezvous, self._key, self._listeners) if orders.meets else None
         assert self._paths is not None  # noqa: S101 - the launcher waits for READY
         here = {each.server for each in orders.servers}
         servers_at = [HERE if server in here else at for server, at in enumerate(servers)]
         plan = _plan(orders, self._paths, meeting, servers_at)
         null = os.open(os.devnull, os.O_RDONLY)
-        self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=self._paths.log_dir)
+        only_here = self._paths.log_dir
+        if orders.elastic is None:
+            self._ranks = LocalRanks(plan, self, self._loop, stdin=null, only_here=only_here)
+        else:
+            self._ranks = LocalMembers(
+                plan, self, self._loop, self._hear_member, stdin=null, only_here=only_here
+            )
+            signal.signal(signal.SIGTERM, self._on_sigterm)
         self._ranks.start()
+
+    def _on_sigterm(self, *_: object) -> None:
+        self._got_sigterm = True
+
+    def _hear_member(self, incarnation: int, message: bytes) -> None:
+        if message == BEAT:
+            self._beating.add(incarnation)  # sent with the next beat of this agent
+        else:
+            self._outbox.send(frames.rank_frame(frames.MEMBER, incarnation, message))
+
+    def _send_beats(self) -> None:
+        for incarnation in self._beating:
+            self._outbox.send(frames.rank_frame(frames.MEMBER, incarnation, BEAT))
+        self._beating.clear()
+        self._outbox.send(frames.frame(frames.BEAT))
 
     # News of the ranks, for the launcher
 
     def started(self, rank: int, pid: int) -> None:
         self._tell(f"start {rank} {pid}")
 
-    def ended(self, rank: int, exit_code: int) -> None:
+    def ended(self, rank: int, exit_code: int, for_memory: int = 0) -> None:
+        if isinstance(self._ranks, LocalMembers):
+            self._ranks.settle(rank)
         if self._paths is not None:
             with contextlib.suppress(OSError), open(self._paths.error_file(rank), "rb") as file:
                 report = file.read(_ERROR_FILE_BYTES_MAX)
                 self._outbox.send(frames.rank_frame(frames.REPORT, rank, report))
             for chunk in call_files.chunks_of(call_files.outcome_file(self._paths.log_dir, rank)):
                 self._outbox.send(frames.rank_frame(frames.OUTCOME, rank, chunk))
-        self._tell(f"exit {rank} {exit_code}")
+        self._tell(f"exit {rank} {exit_code} {for_memory}")
 
     def starts_again(self, rank: int, exit_code: int) -> None:
         self._tell(f"again {rank} {exit_code}")
@@ -228,10 +289,10 @@ class Agent:
         self._outbox.send(frames.rank_frame(frames.OUTPUT[stream - 1], rank, chunk))
 
     def over(self, *, lost: str = "") -> None:
-        self._running = False
         if lost:
-            self._outbox.send(frames.frame(frames.PROBLEM, lost.encode()))
+            self._stop(lost)
             return
+        self._running = False
         assert self._ranks is not None  # noqa: S101 - it tells us
         self._ranks.end()  # sends the rest of the output before `done`
         self._tell("done")
@@ -263,7 +324,7 @@ def _listen(listen: Listen) -> tuple[str, int]:
 def _plan(
     orders: Orders, paths: JobPaths, meeting: Meeting | None, servers_at: Sequence[str]
 ) -> LaunchPlan:
-    places_here: list[AnyPlace] = [*orders.places, *orders.servers]
+    places_here: list[AnyPlace] = [*orders.places, *orders.spares, *orders.servers]
     return plan_launch(
         orders.argv,
         ranks=orders.places,
@@ -284,4 +345,10 @@ def _plan(
         restarts=orders.restarts,
         roles=orders.roles,
         horovod_names=orders.horovod_names,
+        elastic=orders.elastic,
+        spares=orders.spares,
     )
+
+
+def _numbers_of_members(orders: Orders) -> list[int]:
+    return [*(each.rank for each in orders.places), *(each.number for each in orders.spares)]

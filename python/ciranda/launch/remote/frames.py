@@ -20,6 +20,11 @@ KEY = b"K"  # the key of a job with several hosts
 GO = b"G"  # JSON: where the hosts meet; start now
 ORDER = b"O"  # a command for the supervisor
 CALL = b"F"  # a chunk of the call file; an empty one is its end
+START = b"S"  # of an elastic job: the number of a process, and its incarnation (4 bytes); start it
+STOP = b"X"  # of an elastic job: the number of a process; kill it
+FINISH = b"Z"  # of an elastic job: nothing is started from now on
+# Both ways, of an elastic job
+MEMBER = b"M"  # an incarnation, and a message between its process and the arbiter
 # From the agent
 HELLO = b"H"  # JSON: the agent's SSH_CONNECTION
 READY = b"R"  # JSON: the endpoints on which it listens
@@ -27,13 +32,14 @@ NEWS = b"N"  # a line from the supervisor
 OUTPUT = b"1", b"2"  # the rank's number (4 bytes), and output; without output: its end
 REPORT = b"E"  # the rank's number, and its error file
 OUTCOME = b"="  # the rank's number, and a chunk of its outcome file; an empty one is its end
+LEAVING = b"L"  # of an elastic job: the host will be gone soon
 PROBLEM = b"!"  # a sentence; the agent then ends
 
 _HEADER = struct.Struct("<cI")
 _NEWS_LINE = re.compile(rb"[a-z]+(?: -?[0-9]{1,9})*")
 _NEWS_NUMBERS = {
     "start": 2,
-    "exit": 2,
+    "exit": 3,
     "again": 2,
     "late": 3,
     "fail": 2,
@@ -70,6 +76,16 @@ def read_rank(payload: bytes) -> tuple[int, bytes]:
     if len(payload) < _RANK.size:
         raise FrameError("a rank's frame without a rank")
     return _RANK.unpack_from(payload)[0], payload[_RANK.size :]
+
+
+def start_frame(number: int, incarnation: int) -> bytes:
+    return rank_frame(START, number, _RANK.pack(incarnation))
+
+
+def read_start(payload: bytes) -> tuple[int, int]:
+    """Returns the number of a process, and its incarnation."""
+    number, rest = read_rank(payload)
+    return number, read_rank(rest)[0]
 
 
 def read_json(payload: bytes) -> dict[str, Any]:

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ciranda.launch.plan.elastic import ElasticLimits
 from ciranda.launch.plan.environment import may_travel
-from ciranda.launch.plan.hosts import NO_SERVER_FILES, Host, Place, ServerFiles, ServerPlace
+from ciranda.launch.plan.hosts import (
+    NO_SERVER_FILES,
+    Host,
+    Place,
+    ServerFiles,
+    ServerPlace,
+    SparePlace,
+)
 from ciranda.launch.remote.meeting import Ports
 
 # Names, and prefixes of names, of variables that go to other hosts without -x, as they are meant
@@ -70,10 +78,16 @@ class Orders:
     roles: Sequence[int] = ()  # COORDINATOR and EVALUATOR of the job, on server 0's host
     horovod_names: bool = False
     calls: bool = False  # true: ranks call a function, which follows
+    elastic: ElasticLimits | None = None  # set: single processes are started, by further frames
+    spares: Sequence[SparePlace] = ()  # of this host
 
 
 def encode_orders(orders: Orders) -> dict[str, Any]:
     return asdict(orders)
+
+
+def _place(content: dict[str, Any]) -> Place:
+    return Place(**{**content, "host": Host(**content["host"])})
 
 
 def decode_orders(content: dict[str, Any]) -> Orders:
@@ -82,12 +96,15 @@ def decode_orders(content: dict[str, Any]) -> Orders:
     return Orders(
         **{
             **content,
-            "places": [
-                Place(**{**each, "host": Host(**each["host"])}) for each in content["places"]
-            ],
+            "places": [_place(each) for each in content["places"]],
             "servers": [
                 ServerPlace(**{**each, "host": Host(**each["host"])}) for each in content["servers"]
             ],
+            "spares": [
+                SparePlace(each["number"], _place(each["place"]), each["host_index"])
+                for each in content["spares"]
+            ],
+            "elastic": content["elastic"] and ElasticLimits(**content["elastic"]),
             "server_files": ServerFiles(**content["server_files"]),
             "listen": listen and Listen(**{**listen, "ports": Ports(**listen["ports"])}),
         }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ciranda._member import EndReason, News, NewsKind
 from ciranda.launch.plan.elastic import ElasticLimits
-from ciranda.launch.run.failure import signal_name
+from ciranda.launch.run.failure import FOR_MEMORY, signal_name
 
 
 @dataclass(frozen=True)
@@ -16,19 +17,27 @@ class Departure:
 
     exit_code: int  # negative: the negated number of a signal
     cause: str  # such as `ValueError: boom (exit code 1)`
+    for_memory: bool = False  # the kernel has killed it, because memory ran out
+    host: str = ""  # that was lost, and the process with it; empty: it ended by itself
 
     @property
     def words(self) -> str:
         """Completes a sentence that begins with the process."""
+        if self.host:
+            return f"was lost with host {self.host}"
         if self.exit_code == 0:
             return "left early with exit code 0"
         if self.exit_code < 0:
-            return f"was killed by {signal_name(-self.exit_code)}"
+            return f"was killed by {self.short}"
         return f"failed: {self.cause}"
 
     @property
     def short(self) -> str:
-        return signal_name(-self.exit_code) if self.exit_code < 0 else self.cause
+        if self.host:
+            return f"with host {self.host}"
+        if self.exit_code < 0:
+            return signal_name(-self.exit_code) + self.for_memory * FOR_MEMORY
+        return self.cause
 
 
 class Changes:
@@ -42,8 +51,12 @@ class Changes:
         self._slots: dict[int, int] = {}
         self._departures: dict[int, Departure] = {}
         self._members: Sequence[int] = ()  # of the newest epoch that was formed
+        self._left: Sequence[int] = ()  # members, or those that wait for others after a loss
         self._lost: dict[int, int] = {}  # members that were lost, in this order -> their rank
         self._told: set[int] = set()  # processes whose end the console has shown
+        self._killed: set[int] = set()  # by the arbiter
+        self._named: set[int] = set()  # processes that the arbiter has made members
+        self._lost_hosts: set[str] = set()  # that have not come back
         self._joined = 0
 
     def started(self, incarnation: int, slot: int) -> str:
@@ -57,25 +70,55 @@ class Changes:
             f"{self._departures[before[-1]].words}"
         )
 
+    def named(self, incarnation: int) -> None:
+        """The arbiter has made the process a member."""
+        self._named.add(incarnation)
+
     def ended(self, incarnation: int, departure: Departure) -> None:
         self._departures[incarnation] = departure
         if departure.exit_code != 0 and incarnation in self._members:
             self._lost[incarnation] = self._members.index(incarnation)
 
     def killed(self, incarnation: int) -> None:
-        """Keeps the end of a process that the arbiter ends off the console."""
-        self._told.add(incarnation)
+        """The arbiter ends the process. That is told only if it was a member."""
+        self._killed.add(incarnation)
+
+    def host_lost(self, host: str, why: str, incarnations: Sequence[int]) -> str:
+        """Notes the host's processes as ended. Words the loss if the host had no ranks."""
+        self._lost_hosts.add(host)
+        for each in incarnations:
+            self.ended(each, Departure(-signal.SIGKILL, why, host=host))
+        if self._named.intersection(incarnations):
+            return ""  # the arbiter tells of it
+        self._told.update(incarnations)
+        return f"host {host} was lost: {why}"
+
+    def host_leaves(self, host: str, why: str) -> str:
+        return f"host {host} leaves: {why}"
+
+    def host_joins(self, host: str) -> str:
+        return f"host {host} is there"
+
+    def host_returned(self, host: str) -> str:
+        self._lost_hosts.discard(host)
+        return f"host {host} is back"
+
+    def knows_ends(self, news: News) -> bool:
+        """Returns True if it is known how the processes have ended that the news name as lost."""
+        return all(incarnation in self._departures for incarnation, _ in news.lost)
 
     def is_member(self, incarnation: int) -> bool:
         return incarnation in self._members
 
-    def slot_and_exit_code(self, incarnation: int) -> tuple[int, int]:
-        return self._slots[incarnation], self._departures[incarnation].exit_code
+    def slot_and_end(self, incarnation: int) -> tuple[int, int, bool]:
+        """Returns what News.ended() is told of a process that has ended."""
+        departure = self._departures[incarnation]
+        return self._slots[incarnation], departure.exit_code, departure.for_memory
 
     def outsider_lost(self, incarnation: int, is_replaced: bool) -> str:
         """Words the end of a process that is no member, if no line has told it yet."""
         departure = self._departures[incarnation]
-        if departure.exit_code == 0 or incarnation in self._told:
+        if departure.exit_code == 0 or incarnation in self._told | self._killed:
             return ""
         self._told.add(incarnation)
         then = "; it is started again" if is_replaced else ""
@@ -90,6 +133,7 @@ class Changes:
             return self._no_more_starts(news.incarnation)
         if news.kind == NewsKind.ended_late:
             return self._ended_late(news.incarnation)
+        self._told.add(news.incarnation)
         if news.kind == NewsKind.silent:
             return (
                 f"{self._name(news.incarnation)} has stood still for {self._limits.lease_s:g} s "
@@ -115,10 +159,17 @@ class Changes:
             for each, rank in self._lost.items()
         )
 
+    def left_early(self, incarnation: int, step: int) -> str:
+        """Words why a job ends in which a rank has ended its program before the others."""
+        return (
+            f"{self._name(incarnation)} has ended its program, and others need it at step "
+            f"{step:,}; let every rank do the same steps before it ends"
+        )
+
     def end_cause(self, reason: EndReason) -> str:
         """Words why a job that has lost too much ends."""
         limits = self._limits
-        left = sum(each not in self._departures for each in self._members)
+        left = sum(each not in self._departures for each in self._left)
         too_few = f"{_are(left)} left, --min-np is {limits.min_np}"
         if reason == EndReason.no_state:
             return "no rank is left that holds the state of the training"
@@ -132,7 +183,13 @@ class Changes:
                 "could do the rest of it"
             )
         timeout_s = f"{limits.elastic_timeout_s:g} s"
-        if self._members:
+        if self._lost_hosts:
+            hosts = ", ".join(sorted(self._lost_hosts))
+            return (
+                f"{too_few}, and {timeout_s} (--elastic-timeout) were not enough for others to "
+                f"come; lost hosts: {hosts}"
+            )
+        if self._left:
             return f"{too_few}, and too few others were ready after {timeout_s} (--elastic-timeout)"
         return (
             f"fewer than {limits.min_np} ranks (--min-np) were ready in time: --elastic-timeout is "
@@ -141,7 +198,7 @@ class Changes:
 
     def _formed(self, news: News) -> str:
         is_first = not self._members
-        self._members = news.members
+        self._members = self._left = news.members
         self._joined += 0 if is_first else len(news.joined)
         losses = self._losses_of(news)
         step = f"at step {news.step:,}"
@@ -156,7 +213,7 @@ class Changes:
         if news.lost:
             go = _ranks(len(news.members), "goes", "go")
             # A line told of losses before may be far above, so that "it" would be no word for them.
-            parts = [*losses, *self._newcomers(news)] if losses else []
+            parts = [*losses, *([] if is_first else self._newcomers(news))] if losses else []
             return "; ".join([*parts, f"{go} on after {news.since_s:.2f} s {step}"])
         if news.since_s > 0:
             count = _count(len(news.members), "rank", "ranks")
@@ -178,6 +235,7 @@ class Changes:
         return words
 
     def _waiting(self, news: News) -> str:
+        self._left = news.members
         limits = self._limits
         wait = _ranks(len(news.members), "waits", "wait")
         then = f"{wait} up to {limits.elastic_timeout_s:g} s for others, as --min-np is "
@@ -188,7 +246,13 @@ class Changes:
         self._lost |= dict(news.lost)
         new = [(each, rank) for each, rank in news.lost if each not in self._told]
         self._told.update(each for each, _ in new)
-        words = [f"{self._rank_words(*each)} {self._departures[each[0]].words}" for each in new]
+        hosts = {self._departures[each].host: self._departures[each].cause for each, _ in new}
+        words = [f"host {host} was lost: {why}" for host, why in hosts.items() if host]
+        words += [
+            f"{self._rank_words(each, rank)} {self._departures[each].words}"
+            for each, rank in new
+            if not self._departures[each].host
+        ]
         return [", ".join(words)] if words else []
 
     def _no_more_starts(self, incarnation: int) -> str:

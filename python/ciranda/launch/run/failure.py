@@ -21,6 +21,8 @@ _RULE_WIDTH = 72
 # Escape sequences of terminals: cursors, colours, and strings such as a title of the window.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?)")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+# What the words for SIGKILL are followed by if it came from the kernel.
+FOR_MEMORY = ", as memory ran out"
 _EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s|\Z)")
 
 
@@ -32,6 +34,7 @@ class RankEnd:
     pid: int
     exit_code: int  # negative: the negated number of the signal that killed it
     by_launcher: bool = False
+    for_memory: bool = False  # by the kernel, because memory ran out
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,7 @@ def cause_of(end: RankEnd | None, report: ErrorReport | None, tail: Sequence[str
     if end.by_launcher and (report is None or report.victim_of is not None):
         return "it stopped answering, and the launcher ended it"
     if end.exit_code < 0 and not (report and report.message):
-        return signal_words(-end.exit_code)
+        return signal_words(-end.exit_code) + end.for_memory * FOR_MEMORY
     words = report.message if report is not None else ""
     first_line = (words or _last_exception(tail)).strip().partition("\n")[0]
     code = end.exit_code
@@ -330,6 +333,8 @@ def _last_exception(tail: Sequence[str]) -> str:
 def _hint(end: RankEnd | None) -> str:
     if end is None or end.by_launcher:
         return ""
+    if end.exit_code == -signal.SIGKILL and end.for_memory:
+        return "the kernel sent it, at the limit of a cgroup or as the machine had no more (dmesg)"
     if end.exit_code == -signal.SIGKILL:
         return "the launcher did not send it; often the kernel does when memory runs out (dmesg)"
     number = end.exit_code - EXIT_SIGNAL_BASE

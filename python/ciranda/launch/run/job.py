@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ciranda.launch.errors import EXIT_NOT_EXECUTABLE, EXIT_SIGNAL_BASE, LaunchError
+from ciranda.launch.plan.hosts import Host
 from ciranda.launch.plan.launch_plan import LaunchPlan
-from ciranda.launch.plan.processes import name_of
+from ciranda.launch.plan.processes import is_rank, name_of
 from ciranda.launch.run.console import Console
 from ciranda.launch.run.ending import REASONS, Ending, Reason, Step
 from ciranda.launch.run.event_loop import EventLoop
-from ciranda.launch.run.failure import LostHost, RankEnd, signal_words
+from ciranda.launch.run.failure import FOR_MEMORY, LostHost, RankEnd, signal_words
 from ciranda.launch.run.local_ranks import (
     LocalRanks,
     News,
@@ -83,6 +84,9 @@ class ElasticNews(JobNews, Protocol):
     def follows(self, rank: int, text: str) -> None:
         """Reports that another process will take this number. `text` is for its log."""
 
+    def runs_on(self, number: int, host: Host) -> None:
+        """Reports on which host the next process of this number runs."""
+
     def said(self, text: str) -> None:
         """Brings a line for the console."""
 
@@ -90,7 +94,7 @@ class ElasticNews(JobNews, Protocol):
         """Reports that the job has lost too much; `lost` names the lost ranks."""
 
 
-StartRanks = Callable[[JobNews, EventLoop], Ranks]
+StartRanks = Callable[[ElasticNews, EventLoop], Ranks]
 
 
 def draw_job_id() -> str:
@@ -146,6 +150,7 @@ class _Job:
         self._lost = ""  # why the ranks were not ended in order; empty: they were
         self._running = True
         self._restarted = 0
+        self._gone: set[int] = set()  # workers without which the job goes on
         self._interrupts = 0
         self._loop = stack.enter_context(EventLoop())
         self._files = OutputFiles(
@@ -235,12 +240,31 @@ class _Job:
         self._pids[rank] = pid
         self._verbose(f"{name_of(rank)} is pid {pid}{self._on_host(rank)}")
 
-    def ended(self, rank: int, exit_code: int) -> None:
+    def ended(self, rank: int, exit_code: int, for_memory: int = 0) -> None:
         now = time.monotonic()
-        self._ends.append(RankEnd(rank, self._pids[rank], exit_code, self._ending.by_launcher))
+        if exit_code < 0 and self._may_lose(rank):
+            self._gone.add(rank)
+            left = self._plan.size - len(self._gone)
+            words = signal_words(-exit_code) + for_memory * FOR_MEMORY
+            self._console.say(
+                f"ciranda: {name_of(rank)} was ended by {words}; "
+                f"{left} rank{'s' * (left > 1)} go{'es' * (left == 1)} on"
+            )
+            return
+        by_launcher = self._ending.by_launcher
+        self._ends.append(
+            RankEnd(rank, self._pids[rank], exit_code, by_launcher, for_memory=for_memory > 0)
+        )
         self._tell_end(rank, exit_code, now)
         if exit_code != 0:
             self._ending.rank_failed(now)
+
+    def _may_lose(self, rank: int) -> bool:
+        """Returns True for a worker of servers, while more than --min-np are left."""
+        least = self._plan.min_np
+        if least is None or not is_rank(rank) or self._ending.step is not Step.RUN:
+            return False
+        return self._plan.size - len(self._gone) > least
 
     def _tell_end(self, rank: int, exit_code: int, now: float) -> None:
         words = signal_words(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
@@ -294,6 +318,7 @@ class _Job:
         self._ending.cut_short(time.monotonic())
 
     def went(self, rank: int, exit_code: int) -> None:
+        self._console.settle(rank)
         if exit_code == 0:
             self._ends.append(RankEnd(rank, self._pids[rank], exit_code))
         self._tell_end(rank, exit_code, time.monotonic())
@@ -303,6 +328,9 @@ class _Job:
         said = self._files.separate(rank, text)
         if said is not None:
             self._console.say(f"ciranda: {said}")
+
+    def runs_on(self, number: int, host: Host) -> None:
+        self._plan = self._plan.moved(number, host)
 
     def said(self, text: str) -> None:
         self._console.say(f"ciranda: {text}")

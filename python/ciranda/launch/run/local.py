@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
@@ -107,6 +108,21 @@ def start_program(
         number = _ERRNO.unpack(report)[0]
         raise OSError(number, os.strerror(number), argv[0])
     return pid
+
+
+def exit_code_of(pid: int, limit_s: float) -> int:
+    """Returns the exit code of a child that has closed its output and is about to end.
+
+    Blocks. Kills the child after `limit_s`.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found == pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
 
 
 def _become_program(

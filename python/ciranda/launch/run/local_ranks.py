@@ -32,8 +32,11 @@ class News(Protocol):
 
     def started(self, rank: int, pid: int) -> None: ...
 
-    def ended(self, rank: int, exit_code: int) -> None:
-        """Reports an end. A negative `exit_code` is the number of a signal, negated."""
+    def ended(self, rank: int, exit_code: int, for_memory: int = 0) -> None:
+        """Reports an end. A negative `exit_code` is the number of a signal, negated.
+
+        `for_memory` is 1 if the kernel has killed the process because memory ran out.
+        """
 
     def starts_again(self, rank: int, exit_code: int) -> None:
         """Reports that signal -exit_code has killed a process, which is started again."""

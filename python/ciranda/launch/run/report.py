@@ -52,7 +52,7 @@ def report_lost_supervisor(plan: LaunchPlan, cause: str, *, rerun: str, unicode:
 def report_given_up(
     plan: LaunchPlan, cause: str, lost: Sequence[str], *, rerun: str, unicode: bool
 ) -> str:
-    """Returns the failure block of an elastic job that has `lost` too much."""
+    """Returns the failure block of an elastic job that gives up, and has `lost` these ranks."""
     verdict = Verdict("the job failed", cause, exit_code=1, lost=tuple(lost))
     return _word(plan, Evidence(plan.size, ()), verdict, rerun, unicode)[0]
 

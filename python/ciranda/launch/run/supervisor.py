@@ -39,6 +39,7 @@ from ciranda.launch.plan.processes import EVALUATOR, is_server, trains
 from ciranda.launch.remote.meeting import Meeting, key_pipe
 from ciranda.launch.run import local, process_tree
 from ciranda.launch.run.ending import CHECKPOINT_GRACE_S, TERMINATE_GRACE_S
+from ciranda.launch.run.memory_kills import MemoryKills
 
 INTERRUPT = b"I"  # SIGINT to the process group of every rank, as a terminal does
 TERMINATE = b"T"  # SIGTERM to every rank
@@ -63,7 +64,7 @@ class Channels:
     """The supervisor's ends of the pipes to the launcher."""
 
     commands: int
-    # lines: start RANK PID | exit RANK CODE | again RANK CODE | late RANK CODE DONE |
+    # lines: start RANK PID | exit RANK CODE MEMORY | again RANK CODE | late RANK CODE DONE |
     # fail RANK ERRNO | left COUNT | done
     events: int
     stdin: int  # for rank 0
@@ -115,6 +116,7 @@ class Supervisor:
         self._over = False
         self._awaits_orders = channels.orders is not None  # starts may still be ordered
         self._kill_at: float | None = None  # when servers or leftovers are killed
+        self._memory_kills = MemoryKills()
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -324,6 +326,7 @@ class Supervisor:
             if number is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
+            for_memory = self._memory_kills.explain(code)
             if code < 0 and trains(number) and os.path.exists(self._plan.paths.over_file(number)):
                 self._tell(f"late {number} {code} 1")
                 code = 0
@@ -339,7 +342,7 @@ class Supervisor:
                 self._restarts = 0  # the job has failed
             if self._channels.orders is not None and code != 0:
                 self._kill_group(pid)  # before the launcher hears: its memory is the others' too
-            self._tell(f"exit {number} {code}")
+            self._tell(f"exit {number} {code} {int(for_memory)}")
 
     def _start_again(self, number: int, pid: int, code: int) -> None:
         self._kill_group(pid)
