@@ -17,13 +17,15 @@ from ciranda.torch.ps.evaluator import is_evaluator
 from ciranda.torch.ps.stand_in import count_anew
 
 _registered = False
+_has_left_elastic_job = False
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job that the launcher started; without a launcher, a job of one rank.
 
     Blocks until every rank has arrived (CIRANDA_START_TIMEOUT_SECONDS, 30). A second call has no
-    effect; after shutdown() it joins anew. If it raises, this rank has left the job again.
+    effect; after shutdown() it joins anew, unless the job is elastic: then it raises
+    InvalidArgumentError. If it raises, this rank has left the job again.
 
     `comm`: a list of ranks of the job, or an mpi4py communicator. The job of this process then
     consists of those ranks, numbered by their position in the list. Every process passes a list
@@ -39,6 +41,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise InvalidArgumentError(
             "init: this process is the evaluator of --evaluator and trains nothing; where "
             "ps.is_evaluator() is true, call ps.evaluate() in place of init()"
+        )
+    if _has_left_elastic_job:
+        raise InvalidArgumentError(
+            "init: this process has left its elastic job by shutdown(), for good; call shutdown() "
+            "at the end of the program, or not at all"
         )
     static = _static_sets(process_sets)
     comm = _check_comm(comm)
@@ -162,10 +169,12 @@ def shutdown() -> None:
     Other ranks that still need this rank get RankLostError. Called automatically when the
     interpreter exits.
     """
+    global _has_left_elastic_job
     if _C.in_elastic_job() and not failure_report.has_raised():
         from ciranda.torch import elastic  # not at the start: it costs an import of torch's data
 
         elastic.finish()
+        _has_left_elastic_job = True
     _C.shutdown()
     forget_all()
     count_anew()

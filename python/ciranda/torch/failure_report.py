@@ -57,6 +57,13 @@ def has_raised() -> bool:
     return _raised
 
 
+def give_up(why: str) -> None:
+    """Takes this rank from the others at once, as an exception does that ends the process."""
+    global _raised
+    _raised = True
+    _C.abort(f"rank {_C.rank()} (pid {os.getpid()}) {why}")
+
+
 def say_over() -> None:
     """Tells the launcher that this worker has left its servers, at interpreter exit.
 

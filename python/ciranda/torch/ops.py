@@ -888,9 +888,18 @@ def join(device: int = -1) -> int:
     Meanwhile this rank adds zeros to the sums and averages of other ranks, and averages still count
     it. Operations without a zero (Min, Max, Product, Adasum, and all except allreduce and barrier)
     raise on the ranks that call them. Returns the rank that joined last, on every rank. `device` is
-    accepted for Horovod's scripts and ignored.
+    accepted for Horovod's scripts and ignored. Raises InvalidArgumentError in a block of
+    elastic.steps(), in which each rank has a batch.
     """
     del device
+    if _C.in_elastic_job():
+        from ciranda.torch.elastic import state  # not at the start: it costs an import
+
+        if getattr(state.current, "undo_block", None) is not None:
+            raise InvalidArgumentError(
+                "join: in a block of elastic.steps() each rank has a batch, and the others wait "
+                "for its step; leave join() out"
+            )
     return _C.join()
 
 

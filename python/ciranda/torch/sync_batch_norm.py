@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ciranda import _C
 from ciranda.torch import ops
 from ciranda.torch.process_sets import ProcessSet, global_process_set
-
-_numbers = itertools.count()
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -42,7 +40,7 @@ class SyncBatchNorm(_BatchNorm):
             num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
         )
         self.process_set = process_set
-        self._number: int | None = None  # in the order in which ranks first run layers
+        self._number = (-1, 0)  # see _Numbers
 
     @classmethod
     def convert_sync_batchnorm(
@@ -92,9 +90,8 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training or self.process_set.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
-        if self._number is None:
-            self._number = next(_numbers)
-        name = f"SyncBatchNorm.{self._number}"
+        self._number = _numbers.of(self._number)
+        name = f"SyncBatchNorm.{self._number[1]}"
         output, mean, variance, count = _Normalize.apply(
             input, self.weight, self.bias, self.eps, name, self.process_set
         )
@@ -111,6 +108,29 @@ class SyncBatchNorm(_BatchNorm):
                 factor = 1.0 / float(self.num_batches_tracked)
         for running, of_batch in ((self.running_mean, mean), (self.running_var, variance)):
             running.lerp_(of_batch.to(running.dtype), factor or 0.0)  # type: ignore[union-attr]
+
+
+class _Numbers:
+    """Numbers layers in the order in which the ranks of a World first run them.
+
+    In an elastic job each epoch begins anew: a rank that joins has run no layer before.
+    """
+
+    def __init__(self) -> None:
+        self._next = (0, 0)  # epoch and number
+
+    def of(self, number: tuple[int, int]) -> tuple[int, int]:
+        """Returns the epoch and the number of a layer whose number was `number`."""
+        epoch = _C.own_epoch()
+        if number[0] == epoch:
+            return number
+        if self._next[0] != epoch:
+            self._next = (epoch, 0)
+        given, self._next = self._next, (epoch, self._next[1] + 1)
+        return given
+
+
+_numbers = _Numbers()
 
 
 def _along_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

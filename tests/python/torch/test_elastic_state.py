@@ -1,21 +1,32 @@
-"""Horovod's elastic classes without an elastic job: breaks when a state is not restored as it was
-committed, when ranks differ after sync(), or when the sampler deals a sample twice."""
+"""Elastic classes without an elastic job: breaks when a state is not restored as it was committed,
+when ranks differ after sync() or after a block that some were led out of, or when the sampler deals
+a sample twice."""
 
 from __future__ import annotations
 
+import copy
 import itertools
+import sys
 from collections import Counter, OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from bits import bits
 from rank_checks import on_ranks
 
 import ciranda.torch as hvd
-from ciranda.errors import HostsUpdatedInterrupt, InvalidArgumentError, UnsupportedError
+from ciranda.errors import (
+    HostsUpdatedInterrupt,
+    InvalidArgumentError,
+    RankLostError,
+    UnsupportedError,
+)
 from ciranda.torch import elastic
-from ciranda.torch.elastic import handlers
+from ciranda.torch.elastic import comparison, handlers
 from ciranda.torch.elastic.horovod_state import sync_from
+from ciranda.torch.elastic.membership import membership
 
 
 def trained(rank: int, steps: int = 2) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -31,19 +42,6 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) 
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().mean().backward()
         optimizer.step()
-
-
-def bits(*objects: Any) -> list[Any]:
-    """Everything in the objects' state_dict(), in a form that == compares."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.tolist()
-        if isinstance(value, dict):
-            return {name: plain(each) for name, each in value.items()}
-        return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-    return [plain(each.state_dict()) for each in objects]
 
 
 @on_ranks(1)
@@ -340,3 +338,94 @@ def test_samples_counted_by_name_are_united() -> None:
     with pytest.raises(InvalidArgumentError, match="call only one of them"):
         sampler.record_indices([1])
     state.commit()
+
+
+# --- Blocks -------------------------------------------------------------------------------------
+
+
+@on_ranks(2)
+def test_a_rank_that_an_error_leads_out_of_a_block_gets_the_rest_of_it() -> None:
+    model, optimizer = trained(0)
+    average = copy.deepcopy(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    state = elastic.TorchState(model, optimizer, average=average, scheduler=scheduler, seen=0)
+    if hvd.rank() == 0:
+        train(model, optimizer, 1)
+        scheduler.step()
+        with torch.no_grad():
+            next(average.parameters()).add_(1)
+        state.seen = 1
+        state.end_block()
+        state.seen = 2  # after the block, which rank 1 does itself
+    else:
+        state.undo_block = lambda: None  # it is in the block
+    state.transfer(SimpleNamespace(source=0, behind=[1], newcomers=[]), hvd.rank())
+    if hvd.rank() == 1:
+        assert (state.seen, scheduler.last_epoch) == (0, 0)  # the block's code may still do it
+        state.skip_rest_of_block()
+        assert state.seen == 1
+    own = [[each.tolist() for each in module.parameters()] for module in (model, average)]
+    first, second = hvd.allgather_object([own, *bits(optimizer, scheduler)])
+    assert first == second
+
+
+class LostAtFirst(torch.optim.SGD):
+    lost = False
+
+    def step(self, closure: Any = None) -> None:
+        if not self.lost:
+            self.lost = True
+            raise RankLostError("rank 1 is lost")
+
+
+@on_ranks(2)
+def test_a_newcomer_passes_on_what_it_has_not_come_to_yet() -> None:
+    state = elastic.TorchState(torch.nn.Linear(2, 1), seen=5 if hvd.rank() == 1 else 0)
+    state.transfer(SimpleNamespace(source=1, behind=[], newcomers=[0]), hvd.rank())
+    if hvd.rank() == 1:
+        state = elastic.TorchState(torch.nn.Linear(2, 1), seen=9)  # of a new process in its place
+    state.transfer(SimpleNamespace(source=0, behind=[], newcomers=[1]), hvd.rank())
+    state.arrive()
+    assert state.seen == 5
+
+
+@on_ranks(2)
+def test_a_rank_that_is_behind_gets_the_state_at_the_end_of_the_pass() -> None:
+    state = elastic.TorchState(torch.nn.Linear(2, 1), seen=0)
+    if hvd.rank() == 0:
+        state.seen = 1
+        state.end_call()
+    state.transfer(SimpleNamespace(source=0, behind=[1], newcomers=[]), hvd.rank())
+    state.skip_last_call()  # as a newcomer does that gets it from rank 1
+    assert state.seen == 1
+
+
+@on_ranks(1)
+def test_a_block_is_redone_by_all_although_one_optimizer_has_stepped() -> None:
+    model = torch.nn.Linear(3, 2)
+    first = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    second = hvd.DistributedOptimizer(LostAtFirst(model.parameters(), lr=1.0))
+    state = elastic.TorchState(model, first, second=second)
+    loader = torch.utils.data.DataLoader(torch.randn(2, 3), 2)
+    begun, done = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        module = sys.modules["ciranda.torch.elastic.steps"]  # the function has the same name
+        patch.setattr(module, "is_loss", lambda _: True)
+        patch.setattr(membership, "recover", lambda state, loss, restore: restore())
+        for step in elastic.steps(loader, state):
+            with step:
+                begun.append(step.number)
+                first.step()
+                second.step()
+            done.append(step.done)
+    assert (begun, done) == ([0, 0], [False, True])
+
+
+def test_what_differs_is_named() -> None:
+    told = comparison.difference([{"a": "1", "b": "2"}, {"a": "1", "b": "3"}, {"a": "1"}])
+    assert told == "ranks 1, 2 have another value of b than rank 0"
+    assert comparison.difference([{"a": "1"}] * 3) == ""
+    assert comparison.text_of({"a": [1.5, None, print]}) == "{a: [1.5, ?, ?]}"
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert comparison.text_of(tensor) == comparison.text_of(tensor.T.contiguous().T)
+    assert comparison.text_of(tensor) != comparison.text_of(tensor + 1)

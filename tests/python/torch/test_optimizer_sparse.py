@@ -258,3 +258,23 @@ def test_sparse_allreduce_adds_up_what_all_ranks_have() -> None:
             hvd.sparse_allreduce_async(torch.ones(3))
         with pytest.raises(ValueError, match="op must be Average or Sum"):
             hvd.sparse_allreduce_async(part(0, torch.float32), op=hvd.Max)
+
+
+@on_ranks(3)
+def test_rows_that_another_optimizer_reduces_are_left_alone() -> None:
+    """On ranks 1 and 2 the model's gradients are those of a later optimizer, over these ranks."""
+    part = hvd.add_process_set([1, 2])
+    model, more = Embedder(), nn.Parameter(torch.ones(3))
+    named = [*model.named_parameters(), ("more", more)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.1), named)
+    later = wrapped(model, process_set=part)
+    (model(indices(hvd.rank())) + more.sum()).backward()
+    optimizer.synchronize()
+    alone = copy.deepcopy(model)
+    alone.zero_grad()
+    for rank in (0,) if hvd.rank() == 0 else (1, 2):  # to rank 0 the others give nothing
+        (alone(indices(rank)) / (3 if rank == 0 else 2)).backward()
+    assert_same_gradient(model.words.weight, alone.words.weight)
+    assert_same_gradient(model.head.weight, alone.head.weight)
+    assert torch.equal(more.grad, torch.ones(3))
+    del later

@@ -8,34 +8,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
+from ciranda import _C
 from ciranda.errors import InvalidArgumentError
 from ciranda.torch.data.sampler import DistributedSampler, order_of_epoch
-
-
-def block_of(samples: int, done: int, batch: int, size: int, drop_last: bool) -> int:
-    """Returns how many samples all ranks together train on in the next block; 0 at the end.
-
-    `done` of the `samples` of a pass are trained on. A rest that is too small to give each of the
-    `size` ranks a sample goes with the block before it, so that no rank ever has an empty batch.
-    """
-    left = samples - done
-    whole = batch * size
-    if drop_last:
-        return whole if left >= whole else 0
-    return left if left < whole + size else whole
-
-
-def share_of(count: int, rank: int, size: int) -> range:
-    """Returns the rank's share of a block of `count` samples, as positions in the block.
-
-    The first ranks have one sample more if `count` does not divide. If there are fewer samples than
-    ranks, which is possible only at the end of a pass, ranks repeat a sample.
-    """
-    if count < size:
-        return range(rank % count, rank % count + 1)
-    each, more = divmod(count, size)
-    start = rank * each + min(rank, more)
-    return range(start, start + each + (rank < more))
 
 
 class _Shares(Sampler[list[int]]):
@@ -49,13 +24,13 @@ class _Shares(Sampler[list[int]]):
         self._done, self._rank, self._size = done, rank, size
 
     def next_block(self, done: int, size: int) -> int:
-        return block_of(len(self._order), done, self._batch, size, self._drop_last)
+        return _C.samples_of_block(len(self._order), done, self._batch, size, self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         done, rank, size = self._done, self._rank, self._size
         while count := self.next_block(done, size):
-            share = share_of(count, rank, size)
-            yield self._order[done + share.start : done + share.stop]
+            begin, end = _C.share_of_block(count, rank, size)
+            yield self._order[done + begin : done + end]
             done += count
 
 

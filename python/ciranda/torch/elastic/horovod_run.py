@@ -11,7 +11,7 @@ from ciranda.errors import HostsUpdatedInterrupt
 from ciranda.torch.elastic import state as states
 from ciranda.torch.elastic.horovod_state import State
 from ciranda.torch.elastic.membership import is_loss, membership
-from ciranda.torch.elastic.orders import is_called
+from ciranda.torch.elastic.orders import look
 from ciranda.torch.ops import barrier
 
 R = TypeVar("R")
@@ -48,8 +48,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
             except Exception as error:
                 if not is_loss(error):
                     raise
-                state.restore()
-                membership.recover(state)
+                membership.recover(state, error, state.restore)
         call.leave_together()
         result: R = call.result()
         return result
@@ -96,7 +95,7 @@ class _Call:
 
     def change_ranks(self) -> None:
         """Answers an interrupt of check_host_updates(), or one that the program has raised."""
-        if is_called():
+        if any(look()):
             membership.recover(self._state)
         else:
             self._state.on_reset()
@@ -111,7 +110,7 @@ class _Call:
             except Exception as error:
                 if not is_loss(error):
                     raise
-                membership.recover(self._state)
+                membership.recover(self._state, error)
                 continue
             self._state.progress.left += 1
             self._state.progress.moment += 1

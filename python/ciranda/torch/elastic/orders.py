@@ -12,15 +12,26 @@ WAIT_MS = 200  # between two looks for signals
 _SILENCE_MAX = 5 * 900  # of those: the launcher gives up earlier, and ends this process
 
 
+def look() -> tuple[bool, bool]:
+    """Returns whether this process is called, and whether it is released.
+
+    It is called if the launcher has named other ranks, whose World it joins. It is released if it
+    may leave: its host leaves the job, or the training is over.
+    """
+    if not _C.in_elastic_job():
+        return False, False
+    order = _C.newest_order()
+    return order.epoch > _C.own_epoch(), order.over
+
+
 def is_called() -> bool:
-    """Returns True if the launcher has named other ranks, whose World this process joins."""
-    return _C.in_elastic_job() and _C.newest_order().epoch > _C.own_epoch()
+    return look()[0]
 
 
 def wait_for_call() -> None:
-    """Blocks until is_called()."""
+    """Blocks until this process is called or released."""
     for _ in range(_SILENCE_MAX):
-        if is_called():
+        if any(look()):
             return
         _C.wait_for_order(WAIT_MS)
     raise CirandaError(
@@ -30,14 +41,14 @@ def wait_for_call() -> None:
 
 
 def any_is_called() -> bool:
-    """Returns on every rank whether a rank is called. Collective in an elastic job.
+    """Returns on every rank whether a rank is called or released. Collective in an elastic job.
 
     Ranks hear of an order at different times, but must leave their World at the same point. If one
-    is called, all return as soon as they are.
+    is called or released, all return as soon as they are.
     """
     if not _C.in_elastic_job():
         return False
-    called = torch.tensor([is_called()], dtype=torch.uint8, device="cpu")
+    called = torch.tensor([any(look())], dtype=torch.uint8, device="cpu")
     if _C.size() > 1:
         called = allreduce(called, op=Max, name="elastic.called")
     if not called.item():

@@ -10,11 +10,10 @@ from typing import Any
 class Progress:
     """How far the training is, in numbers that are the same on all ranks at the same point."""
 
-    moment: int = 0  # things done so far: optimizers' steps, blocks, passes, agreements, commits
+    moment: int = 0  # things done so far: blocks, passes, agreements, commits
     passes: int = 0  # loops over the data that have ended
     blocks: int = 0  # blocks that have ended, in all passes; with run(): commits
     samples: int = 0  # of the current pass, in blocks that have ended
-    applied: list[int] = field(default_factory=list)  # optimizers that have made the block's step
     seed: int = 0  # of the order of samples and of each block's random numbers
     size: int = 1  # the number of ranks with which the program's settings go
     agreements: list[Any] = field(default_factory=list)  # what agreed() has returned

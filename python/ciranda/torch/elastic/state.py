@@ -90,6 +90,8 @@ class TorchState(State):
         # the last call, and where it arrives at the others.
         self._after_call = self._take_later()
         self._at_arrival: _Later | None = None
+        self._after_block = self._after_call  # at the end of the latest block
+        self._rest_of_block: dict[str, Any] | None = None  # what _catch_up() has left
         self.undo_block: Callable[[], None] | None = None  # while this rank is in a block
         global current
         current = self
@@ -131,11 +133,12 @@ class TorchState(State):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute; a registered object is replaced by the new one."""
-        for registered in ("_modules", "_optimizers", "_others"):
-            if name in vars(self).get(registered, ()):
-                vars(self)[registered][name] = value
-        if name in vars(self) and name in self._handlers:
-            self._handlers[name].set_value(value)
+        if not name.startswith("_") and name not in _OF_INSTANCES:  # each block sets some of those
+            for registered in ("_modules", "_optimizers", "_others"):
+                if name in vars(self).get(registered, ()):
+                    vars(self)[registered][name] = value
+            if name in vars(self) and name in self._handlers:
+                self._handlers[name].set_value(value)
         super().__setattr__(name, value)
 
     def save(self) -> None:
@@ -227,7 +230,51 @@ class TorchState(State):
         return list(found.values())
 
     def buffers(self) -> list[torch.Tensor]:
-        return [each for module in self._modules.values() for each in module.buffers()]
+        """Returns each buffer of the modules, as Module.buffers(), but fast: each block asks."""
+        found: dict[int, torch.Tensor] = {}
+        seen: set[torch.nn.Module] = set()
+        waiting = list(self._modules.values())
+        while waiting:
+            module = waiting.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            for each in module._buffers.values():
+                if each is not None:
+                    found[id(each)] = each
+            for child in module._modules.values():
+                if child is not None and (child._buffers or child._modules):
+                    waiting.append(child)
+        return list(found.values())
+
+    def trained(self) -> dict[str, Any]:
+        """Returns parameters and optimizers' states by name, for ranks to compare.
+
+        A DistributedOptimizer compares its parameters itself, in its first step of an epoch.
+        """
+        found: dict[str, Any] = {}
+        compared: set[int] = set()
+        for name, optimizer in self._optimizers.items():
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            names: dict[Any, str] = {}
+            if isinstance(optimizer, Distributed):
+                compared.update(map(id, parameters))
+                names = optimizer._parameter_names
+                if optimizer._ciranda_steps_by_itself or optimizer._shares_state():
+                    continue
+            for number, state in optimizer.state_dict()["state"].items():
+                of = f"parameter '{names.get(parameters[number], number)}' in {name}.state"
+                found.update({f"'{key}' of {of}": value for key, value in state.items()})
+        for name, module in self._modules.items():
+            for parameter_name, parameter in module.named_parameters():
+                if id(parameter) not in compared:
+                    found[f"parameter '{parameter_name}' of {name}"] = parameter
+        return found
+
+    def registered(self) -> dict[str, Any]:
+        """Returns the registered objects' states and the values by name, for ranks to compare."""
+        objects = {f"'{name}'": each.state_dict() for name, each in self._others.items()}
+        return objects | {f"'{name}'": getattr(self, name) for name in self._values}
 
     def snapshot(self) -> Callable[[], None]:
         """Returns a function that puts back what a block changes beside parameters and their state.
@@ -245,11 +292,24 @@ class TorchState(State):
 
         return put_back
 
+    def snapshot_steps(self) -> Callable[[], None]:
+        """Returns a function that puts back what steps change: parameters and optimizers' state."""
+        parameters = [(each, each.detach().clone()) for each in self.parameters()]
+        states = [_copied_into(None, each.state_dict()["state"]) for each in self.optimizers()]
+
+        def put_back() -> None:
+            with torch.no_grad():
+                for parameter, before in parameters:
+                    parameter.copy_(before)
+            self._load_optimizers(states)
+
+        return put_back
+
     def _take_later(self) -> _Later:
         return _Later(
             groups=[_settings(each.param_groups) for each in self._optimizers.values()],
-            others={name: copy.deepcopy(each.state_dict()) for name, each in self._others.items()},
-            values={name: copy.deepcopy(getattr(self, name)) for name in self._values},
+            others={name: _copied(each.state_dict()) for name, each in self._others.items()},
+            values={name: _copied(getattr(self, name)) for name in self._values},
         )
 
     def _put_later(self, later: _Later) -> None:
@@ -257,13 +317,24 @@ class TorchState(State):
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update({name: _copied(value) for name, value in settings.items()})
         for name, each in self._others.items():
-            each.load_state_dict(copy.deepcopy(later.others[name]))
+            each.load_state_dict(_copied(later.others[name]))
         for name, value in later.values.items():
-            setattr(self, name, copy.deepcopy(value))
+            setattr(self, name, _copied(value))
 
     def end_call(self) -> None:
         """Notes the state at the end of a loop or agreed(), for newcomers that skip the call."""
         self._after_call = self._take_later()
+
+    def end_block(self) -> None:
+        """Notes the state at the end of a block, for ranks that an error has led out of it."""
+        self._after_block = self._take_later()
+        self._rest_of_block = None
+
+    def skip_rest_of_block(self) -> None:
+        """An error has led this rank out of a block that others have ended."""
+        if self._rest_of_block is not None:
+            self._copy_parameters(self._rest_of_block, are_trained=False)
+            self._put_later(_Later(**self._rest_of_block["after_block"]))
 
     def skip_last_call(self) -> None:
         """A newcomer has skipped the last call that the others have ended."""
@@ -287,6 +358,7 @@ class TorchState(State):
             if rank in plan.newcomers:
                 self._at_arrival = self._take_later()
             return
+        self._rest_of_block = None
         if not plan.behind and not plan.newcomers:
             return
         if self._handlers:
@@ -310,8 +382,11 @@ class TorchState(State):
             whole = {
                 **self._whole(),
                 "after_call": vars(self._after_call),
+                "after_block": vars(self._after_block),
                 "progress": vars(self.progress),
             }
+            if self._at_arrival is not None:  # a newcomer, not there yet, passes on what it has got
+                whole["now"] = vars(self._at_arrival)
             structure = _take_tensors(whole, sent)
         # What only pickle can send costs a sentence between hosts that are not trusted.
         pickled = _C.hosts_are_trusted()
@@ -325,21 +400,34 @@ class TorchState(State):
     def _take_over(self, whole: dict[str, Any]) -> None:
         self._load_modules(whole["modules"])
         self._after_call = _Later(**whole["after_call"])
+        self._after_block = _Later(**whole["after_block"])
         self._at_arrival = _Later(**whole["now"])
         self._load_optimizers(whole["optimizers"])
         self.progress = Progress(**whole["progress"])
 
     def _catch_up(self, whole: dict[str, Any]) -> None:
-        """Takes over what optimizers change. This rank's own code is about to do the rest."""
+        """Takes over what optimizers change.
+
+        This rank's own code is about to do the rest, unless an error leads it out of its block.
+        """
+        self._copy_parameters(whole, are_trained=True)
+        self._load_optimizers(whole["optimizers"])
+        if self.undo_block is not None:
+            self._rest_of_block = whole
+        self._after_call = _Later(**whole["after_call"])  # the source may have ended the pass
+        # Its settings still go with the size before: on_resize is called later.
+        self.progress = Progress(**{**whole["progress"], "size": self.progress.size})
+
+    def _copy_parameters(self, whole: dict[str, Any], *, are_trained: bool) -> None:
+        """Takes over the parameters that optimizers train, or the others."""
+        groups = [group for each in self._optimizers.values() for group in each.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
         with torch.no_grad():
             for name, module in self._modules.items():
                 values = whole["modules"][name]
                 for parameter_name, parameter in module.named_parameters(remove_duplicate=False):
-                    if parameter_name in values:
+                    if parameter_name in values and (id(parameter) in trained) is are_trained:
                         parameter.copy_(values[parameter_name])
-        self._load_optimizers(whole["optimizers"])
-        # Its settings still go with the size before: on_resize is called later.
-        self.progress = Progress(**{**whole["progress"], "size": self.progress.size})
 
     def _load_modules(self, states: dict[str, Any]) -> None:
         for name, module in self._modules.items():
@@ -388,13 +476,27 @@ def _copied_into(kept: Any, value: Any) -> Any:
 
 def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {name: _copied(value) for name, value in group.items() if name != "params"}
+        {
+            name: value if type(value) in _PLAIN else _copied(value)
+            for name, value in group.items()
+            if name != "params"
+        }
         for group in groups
     ]
 
 
+_PLAIN = (int, float, bool, str, type(None))
+
+
 def _copied(value: Any) -> Any:
-    return value if isinstance(value, (int, float, bool, str, type(None))) else copy.deepcopy(value)
+    """Copies a value deeply. It is faster than copy.deepcopy(): each block calls it."""
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is dict:
+        return {name: _copied(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)([_copied(each) for each in value])
+    return copy.deepcopy(value)
 
 
 current: State | None = None  # the newest of this process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,11 +11,13 @@ from torch.utils.data import DataLoader
 
 from ciranda import _C
 from ciranda.errors import InvalidArgumentError
+from ciranda.torch import failure_report
 from ciranda.torch.elastic import state as states
+from ciranda.torch.elastic.comparison import compare
 from ciranda.torch.elastic.dealing import Dealer, check_loader
 from ciranda.torch.elastic.horovod_state import State
 from ciranda.torch.elastic.membership import is_loss, membership
-from ciranda.torch.elastic.orders import is_called
+from ciranda.torch.elastic.orders import look
 from ciranda.torch.elastic.state import TorchState
 from ciranda.torch.optimizer_classes import Distributed
 
@@ -65,14 +66,19 @@ def steps(loader: DataLoader[Any], state: TorchState) -> Iterator[Step]:
         _program.skip_call(state)
         return
     dealer = Dealer(loader, state.progress.seed, number)
+    step = None
     try:
         while True:
-            _heed(state)
+            is_released = _heed(state)
             if number < state.progress.passes:
                 return
             dealt = dealer.next(state.progress.samples, _C.rank(), _C.size())
             if dealt is None:
                 return
+            if is_released:
+                membership.leave()
+            if not _are_alike(state):
+                continue
             step = Step(state, *dealt)
             yield step
             if not step.was_entered:
@@ -80,7 +86,8 @@ def steps(loader: DataLoader[Any], state: TorchState) -> Iterator[Step]:
                     "elastic.steps: the loop has no `with step as batch:` around its work"
                 )
     finally:  # also where the program leaves the loop by break
-        if number == state.progress.passes:
+        ends_program = membership.has_left or (step is not None and step.ends_program)
+        if number == state.progress.passes and not ends_program:
             state.progress.samples = 0
             state.progress.passes += 1
             state.progress.moment += 1
@@ -112,7 +119,7 @@ def agreed(function: Callable[..., R], *arguments: Any) -> R:
         except Exception as error:
             if not is_loss(error):
                 raise
-            membership.recover(state)
+            membership.recover(state, error)
             continue
         state.progress.agreements.append(result)
         state.progress.moment += 1
@@ -122,19 +129,42 @@ def agreed(function: Callable[..., R], *arguments: Any) -> R:
 
 def finish() -> None:
     """Ends this process's part in an elastic job, when its program is at its end."""
-    if _C.in_elastic_job():
+    if _C.in_elastic_job() and not membership.has_left:
         if states.current is not None:
             states.current.arrive()
         membership.finish(states.current)
 
 
-def _heed(state: State) -> None:
-    """Between two blocks: joins the ranks that the launcher has named meanwhile."""
+def _heed(state: State) -> bool:
+    """Between two blocks: joins the ranks that the launcher has named meanwhile.
+
+    Returns True if this rank is released.
+    """
     state.arrive()
-    if is_called():
+    is_called, is_released = look()
+    if is_called:
         membership.recover(state)
         state.arrive()
     state.resize(_C.size())
+    return is_released
+
+
+def _are_alike(state: TorchState) -> bool:
+    """Compares the ranks before their first block in an epoch; False: a rank is lost meanwhile.
+
+    Here all ranks are at the same point of their programs.
+    """
+    if membership.compared == _C.own_epoch():
+        return True
+    try:
+        compare(state.trained(), state.registered())
+    except Exception as error:
+        if not is_loss(error):
+            raise
+        membership.recover(state, error)
+        return False
+    membership.compared = _C.own_epoch()
+    return True
 
 
 class Step:
@@ -153,20 +183,23 @@ class Step:
         self.begin, self.end = state.progress.samples, end
         self.done = False  # it has counted; False after the block: it comes again
         self.was_entered = False
+        self.ends_program = False  # by sys.exit(): no pass ends with it
+        self._watched = self._distributed()  # the optimizers whose steps count, with positions
         self._made: set[int] = set()  # positions of optimizers whose step() was called
+        self._applied = 0  # of their steps
+        self._put_back_steps: Callable[[], None] | None = None
         self._recovered = False  # the loss that ends the block is answered
         self._put_back: Callable[[], None] | None = None
 
     def __enter__(self) -> Any:
         self.was_entered = True
         progress = self._state.progress
-        for position, optimizer in self._watched():
+        for position, optimizer in self._watched:
             optimizer._ciranda_guard = _Guard(self, position)
         if _C.in_elastic_job():
             self._put_back = self._state.snapshot()
             self._state.undo_block = self._undo
-            place = f"{progress.seed} {progress.passes} {progress.samples} {_C.rank()}"
-            _seed(zlib.crc32(place.encode()))
+            _seed(_C.seed_of_block(progress.seed, progress.passes, progress.samples, _C.rank()))
         return self._batch
 
     def __exit__(
@@ -175,23 +208,29 @@ class Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        for _, optimizer in self._watched():
+        for _, optimizer in self._watched:
             optimizer._ciranda_guard = None
         if error is not None:
             if not isinstance(error, Exception) or not is_loss(error):
+                self.ends_program = isinstance(error, SystemExit)
+                if isinstance(error, SystemExit) and error.code and _C.in_elastic_job():
+                    failure_report.give_up("has ended its program with an error")
                 return False
             if not self._recovered:
-                membership.recover(self._state)
+                self._recover(error)
             if not self._is_over():
                 self._redo()
                 return True
+            self._state.skip_rest_of_block()
         self._state.undo_block = None
         if not self._is_over():
             self._end()
+        if self._put_back is not None:  # in an elastic job
+            self._state.end_block()
         self.done = True
         return True
 
-    def _watched(self) -> list[tuple[int, Any]]:
+    def _distributed(self) -> list[tuple[int, Any]]:
         return [
             (position, optimizer)
             for position, optimizer in enumerate(self._state.optimizers())
@@ -199,20 +238,25 @@ class Step:
         ]
 
     def _is_over(self) -> bool:
-        """Returns True if the block counts: all its steps are made, or a rank was further."""
+        """Returns True if the block counts: all its steps are made, here or on another rank."""
         return self._state.progress.blocks > self.number
 
     def _end(self) -> None:
         progress = self._state.progress
-        progress.applied = []
         progress.samples = self.end
         progress.blocks += 1
         progress.moment += 1
 
     def _undo(self) -> None:
-        """Puts back what the block has changed beside parameters, unless the block counts."""
+        """Puts back what the block has changed, unless the block counts."""
         if self._put_back is not None and not self._is_over():
             self._put_back()
+            self._undo_steps()
+
+    def _undo_steps(self) -> None:
+        if self._put_back_steps is not None and not self._is_over():
+            self._put_back_steps()
+            self._put_back_steps = None
 
     def _redo(self) -> None:
         self._undo()
@@ -224,31 +268,40 @@ class Step:
 
     # For the guards
 
-    def must_make(self, position: int) -> bool:
-        """Returns False if the optimizer's step of this block was made before a rank was lost."""
+    def must_make(self, position: int, *, may_be_torn: bool) -> bool:
+        """Returns False if the block counts already: another rank had made its steps.
+
+        `may_be_torn`: the step changes parameters before its last collective.
+        """
         if position in self._made:
             raise InvalidArgumentError(
                 "elastic: the program calls step() of an optimizer twice in one block; make each "
                 "block one step, so that it can be redone"
             )
         self._made.add(position)
-        return not self.has_made(position)
+        if self._is_over():
+            return False
+        # The gradients of a redone block must be those of its parameters before any of its steps.
+        # A block of one optimizer counts with its step, and is not redone after it.
+        is_first = self._put_back_steps is None
+        if _C.in_elastic_job() and is_first and (may_be_torn or len(self._watched) > 1):
+            self._put_back_steps = self._state.snapshot_steps()
+        return True
 
-    def has_made(self, position: int) -> bool:
-        return self._is_over() or position in self._state.progress.applied
-
-    def count(self, position: int) -> None:
-        progress = self._state.progress
-        progress.applied.append(position)
-        progress.moment += 1
-        if len(progress.applied) == len(self._watched()):
+    def count(self) -> None:
+        self._applied += 1
+        if self._applied == len(self._watched):
             self._end()
 
-    def recover_for(self, position: int) -> bool:
-        """Answers the loss of a rank in an optimizer's step; True if that step is made now."""
-        membership.recover(self._state)
-        self._recovered = not self.has_made(position)
-        return not self._recovered
+    def recover_in_step(self, loss: Exception, *, may_go_on: bool) -> bool:
+        """Answers the loss of a rank in an optimizer's step. True: the block counts and goes on."""
+        self._recover(loss)
+        goes_on = may_go_on and self._is_over()
+        self._recovered = not goes_on
+        return goes_on
+
+    def _recover(self, loss: Exception) -> None:
+        membership.recover(self._state, loss, self._undo_steps)
 
 
 def _seed(number: int) -> None:
@@ -268,15 +321,19 @@ class _Guard:
     def step(self, optimizer: Any, closure: Any, args: Any, kwargs: Any) -> Any:
         """Makes the step, unless it is made. Recovers from the loss of a rank in it."""
         block = self._block
-        if not block.must_make(self._position):
-            return None
+        torn = closure is not None or optimizer._ciranda_steps_by_itself
+        if not block.must_make(self._position, may_be_torn=torn):
+            loss = None if closure is None else closure()  # which all ranks call
+            optimizer._finish_gradients()  # what backward() adds from here on is for the next step
+            return loss
         self.is_in_step = True
         try:
             return optimizer.step(closure, *args, **kwargs)
         except Exception as error:
             if not is_loss(error):
                 raise
-            if block.recover_for(self._position):
+            # With a closure the program may need the loss that step() returns.
+            if block.recover_in_step(error, may_go_on=closure is None):
                 return None
             raise
         finally:
@@ -284,4 +341,14 @@ class _Guard:
 
     def applied(self) -> None:
         """Counts the step, as soon as parameters have changed."""
-        self._block.count(self._position)
+        self._block.count()
+
+    def end(self, optimizer: Any) -> None:
+        """Counts the step, and ends it."""
+        self.applied()
+        try:
+            optimizer._end_step()
+        except Exception as error:
+            if not is_loss(error):
+                raise
+            # Only buffers are missing. The next collective tells of the loss.
