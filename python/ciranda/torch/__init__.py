@@ -113,25 +113,30 @@ from ciranda.torch.process_sets import (  # noqa: E402
 from ciranda.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 
 if TYPE_CHECKING:
+    from ciranda.torch import checkpoints as checkpoints
     from ciranda.torch import data as data
     from ciranda.torch import elastic as elastic
     from ciranda.torch import metrics as metrics
     from ciranda.torch import optim as optim
     from ciranda.torch import progress as progress
     from ciranda.torch import schedules as schedules
+    from ciranda.torch.checkpoints import Checkpoints as Checkpoints
 
-_HELPERS = ("data", "elastic", "metrics", "progress", "schedules")
+_HELPERS = ("checkpoints", "data", "elastic", "metrics", "progress", "schedules")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HELPERS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "Checkpoints":
+        return importlib.import_module(f"{__name__}.checkpoints").Checkpoints
     raise AttributeError(f"module 'ciranda.torch' has no attribute {name!r}")
 
 
 __all__ = [
     "Adasum",
     "Average",
+    "Checkpoints",
     "Compression",
     "Compressor",
     "DistributedOptimizer",
