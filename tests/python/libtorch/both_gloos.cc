@@ -1,6 +1,5 @@
 // One process with two Gloos: LibTorch's own under c10d, and ciranda's. Breaks when they mix up
 // their symbols. test_libtorch.py starts it on 2 ranks, with a file for c10d to meet at.
-#define USE_C10D_GLOO  // LibTorch's wheels have it, and do not say so
 #include <ciranda/torch.h>
 
 #include <cstdio>
@@ -10,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
-namespace {
+namespace both_gloos {
 
 void reduce_by_both(const char* meeting_point) {
   using c10d::ProcessGroupGloo;
@@ -31,9 +30,7 @@ void reduce_by_both(const char* meeting_point) {
   }
 }
 
-}  // namespace
-
-int main(int, char** arguments) {
+int run(int, char** arguments) {
   try {
     reduce_by_both(arguments[1]);
     std::printf("both reduced\n");
@@ -41,4 +38,7 @@ int main(int, char** arguments) {
     std::printf("failed: %s\n", error.what());
     return 1;
   }
+  return 0;
 }
+
+}  // namespace both_gloos

@@ -16,7 +16,7 @@
 
 #include "require.h"
 
-namespace {
+namespace checks {
 
 using ciranda::DistributedOptimizer;
 using ciranda::DistributedOptions;
@@ -758,9 +758,7 @@ const std::vector<Check> kChecks = {
     {"ranks_with_other_first_parameters_are_told", ranks_with_other_first_parameters_are_told},
 };
 
-}  // namespace
-
-int main(int argc, char**) {
+int run(int argc, char**) {
   const char* current = "a_call_before_init_is_an_error";
   try {
     require_error("call init() first", [] { ciranda::rank(); });
@@ -776,4 +774,7 @@ int main(int argc, char**) {
     std::printf("failed %s: %s\n", current, error.what());
     return 1;
   }
+  return 0;
 }
+
+}  // namespace checks

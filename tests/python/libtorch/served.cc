@@ -14,7 +14,7 @@
 
 #include "require.h"
 
-namespace {
+namespace served {
 
 using ciranda::DistributedOptimizer;
 using ciranda::DistributedOptions;
@@ -216,9 +216,7 @@ void easgd() {
   });
 }
 
-}  // namespace
-
-int main(int, char** argv) {
+int run(int, char** argv) {
   try {
     ciranda::init();
     torch::set_num_threads(1);
@@ -232,4 +230,7 @@ int main(int, char** argv) {
     std::printf("failed: %s\n", error.what());
     return 1;
   }
+  return 0;
 }
+
+}  // namespace served

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import re
-import shutil
+import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from backends import GLOO
+from built import LAUNCH, build, run
 from host_ranks import outputs, places_of_ranks, start_each
 
 import ciranda
@@ -25,33 +27,17 @@ CHECKS_OF_FOUR_RANKS, CHECKS = (
     re.findall(r'^    \{"(\w+)"', rows, re.M)
     for rows in (HERE / "checks.cc").read_text().split("kChecks = {")
 )
-LAUNCH = [sys.executable, "-m", "ciranda", "run", "--no-color"]
-
-
-def run(*command: object) -> str:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def build(source: Path, folder: Path) -> Path:
-    # Unoptimized: torch's headers compile for seconds.
-    options = ["-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_PREFIX_PATH={ciranda.cmake_prefix_path()}"]
-    if shutil.which("ccache"):
-        options.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
-    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, *options)
-    run("cmake", "--build", folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE, tmp_path_factory.mktemp("checks")) / "checks"
+    return build(HERE, tmp_path_factory.mktemp("programs")) / "programs"
 
 
 def start(program: Path, ranks: int) -> str:
     """What they printed: one start runs all checks."""
-    done = subprocess.run([*LAUNCH, "-np", str(ranks), program], capture_output=True, text=True)
+    command = [*LAUNCH, "-np", str(ranks), program, "checks"]
+    done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 
@@ -88,7 +74,7 @@ def test_check_passes_on_each_of_four_ranks(said_by_four: str, check: str) -> No
     ("what", "workers"), [("rounds", 2), ("worker", 1), ("downpour", 1), ("easgd", 1)]
 )
 def test_servers_train(program: Path, what: str, workers: int) -> None:
-    said = run(*LAUNCH, "-np", workers, "--ps", 2, program.parent / "served", what)
+    said = run(*LAUNCH, "-np", workers, "--ps", 2, program, "served", what)
     assert said.count("passed\n") == workers
 
 
@@ -96,7 +82,7 @@ def test_servers_train(program: Path, what: str, workers: int) -> None:
 def test_autotuning_changes_no_result(program: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     tune = ["--autotune", "--autotune-log-file", log, "--autotune-steps-per-sample", 1]
-    run(*LAUNCH, "-np", 2, *tune, "--autotune-warmup-samples", 0, program, "tuned")
+    run(*LAUNCH, "-np", 2, *tune, "--autotune-warmup-samples", 0, program, "checks", "tuned")
     first, *tried = log.read_text().splitlines()
     assert first.startswith("torch::optim::Adam, 4 parameters, 2 ranks; at most ")
     assert any(line.startswith("shared_step=False instead of auto: ") for line in tried)
@@ -107,8 +93,8 @@ def test_autotuning_changes_no_result(program: Path, tmp_path: Path) -> None:
     ("how", "cause"), [("killed", "SIGKILL"), ("throws", "an error of its own")]
 )
 def test_a_rank_that_only_lost_its_peer_is_a_victim(program: Path, how: str, cause: str) -> None:
-    uncaught = program.parent / "uncaught"
-    done = subprocess.run([*LAUNCH, "-np", "2", uncaught, how], capture_output=True, text=True)
+    command = [*LAUNCH, "-np", "2", program, "uncaught", how]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert "rank 0: failed only because rank 1 was lost" in done.stderr, done.stderr
     assert "ciranda: the program did not catch this error: " in done.stdout + done.stderr
@@ -120,9 +106,8 @@ def test_a_rank_that_only_lost_its_peer_is_a_victim(program: Path, how: str, cau
 def test_two_gloos_reduce_in_one_process(program: Path, tmp_path: Path) -> None:
     if why := GLOO.missing():
         pytest.skip(why)
-    both = program.parent / "both_gloos"
     launch = [*LAUNCH, "-np", 2, "--cpu-operations", "gloo", "--trusted-network"]
-    said = run(*launch, both, tmp_path / "meeting_point")
+    said = run(*launch, program, "both_gloos", tmp_path / "meeting_point")
     assert sorted(said.splitlines()) == ["[0] both reduced", "[1] both reduced"]
 
 
@@ -162,6 +147,33 @@ def test_the_example_trains_on_random_images_and_on_fashion_mnist(
     said = run(*LAUNCH, "-np", 2, example, tmp_path, 1)
     (accuracy,) = re.findall(r"accuracy ([\d.]+)", said)
     assert float(accuracy) > 80, said
+
+
+@pytest.mark.timeout(600)
+def test_the_elastic_example_trains_on_though_a_rank_is_killed(example: Path) -> None:
+    program = example.parent / "mnist_elastic"
+    job = subprocess.Popen(
+        [*LAUNCH, "-np", "2", "--min-np", "1", program, "", "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert "epoch 1: loss" in job.stdout.readline()
+    os.kill(max(processes_of(program)), signal.SIGKILL)
+    said, told = job.communicate(timeout=120)
+    assert job.returncode == 0, told
+    assert "epoch 30: loss" in said
+    assert "was killed by SIGKILL" in told
+
+
+def processes_of(program: Path) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            if os.readlink(folder / "exe") == str(program):
+                found.append(int(folder.name))
+    return found
 
 
 def test_another_torch_is_refused_in_one_sentence(tmp_path: Path) -> None:

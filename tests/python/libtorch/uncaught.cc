@@ -5,11 +5,16 @@
 #include <stdexcept>
 #include <string>
 
-int main(int, char** arguments) {
+namespace uncaught {
+
+int run(int, char** arguments) {
   ciranda::init();
   if (ciranda::rank() == 1) {
     if (std::string(arguments[1]) == "throws") throw std::runtime_error("an error of its own");
     std::raise(SIGKILL);
   }
   ciranda::barrier();
+  return 0;
 }
+
+}  // namespace uncaught
