@@ -197,11 +197,26 @@ TARGETS: dict[str, Target] = {
         "for one count",
     ),
     # From the kill to the next step of another rank.
+    "elastic.rebuild.2": at_most(10, " ms"),
+    "elastic.rebuild.4": at_most(10, " ms"),
+    "elastic.rebuild.16": at_most(50, " ms"),
     "elastic.pause.2": at_most(80, " ms"),
     "elastic.pause.3": at_most(80, " ms"),
     "elastic.pause.4": at_most(80, " ms"),
-    "elastic.cost.tiny": at_most(100, " µs"),
-    "elastic.cost.mlp": at_most(100, " µs"),
+    "elastic.pause.99": at_most(500, " ms"),
+    "elastic.pause.longest": at_most(3000, " ms"),
+    # Above the lease, after which a rank that stands still is replaced.
+    "elastic.lease": at_most(0.5, " s"),
+    # Of what is allowed: 100 µs, or 2 % of a step if that is more.
+    **{
+        f"elastic.cost.{model}{step}": at_most(1, "x")
+        for model in ("mlp", "deep", "small", "wide")
+        for step in ("", ".shared")
+    },
+    # How long a program stands still: for a copy to memory, beside writing or copying by others.
+    "checkpoints.in line": at_most(0.5, "x"),
+    "checkpoints.dcp": at_most(1.1, "x"),
+    "checkpoints.torn": at_most(0),
     "api.allreduce": at_most(3, " µs"),
     "api.unnamed": at_most(1.1, "x"),
     "api.broadcast": at_most(3, " ms"),
@@ -265,13 +280,18 @@ class Report:
         return "\n\n".join([f"## {self.title}", *self.sections, checks, f"Machine: {machine_line}"])
 
     def save(self) -> None:
-        RESULTS.mkdir(exist_ok=True)
+        """Writes the files, and has the text printed at the end."""
         self.machine["core_round_trip_ns_after"] = core_round_trip_ns()
+        finished_reports.append(self.write())
+
+    def write(self) -> str:
+        """Writes the files; returns the text."""
+        RESULTS.mkdir(exist_ok=True)
         text = self.text()
         record = {"title": self.title, "machine": self.machine, **self.data}
         (RESULTS / f"{self.name}.json").write_text(json.dumps(record, indent=1) + "\n")
         (RESULTS / f"{self.name}.md").write_text(text + "\n")
-        finished_reports.append(text)
+        return text
 
     def draw(self, ylabel: str, log: bool = False) -> None:
         """A panel for each case, a bar for each side: its median, with a line from min to max.

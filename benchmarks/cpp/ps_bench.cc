@@ -58,7 +58,7 @@ class Held {
     ::sched_getaffinity(0, sizeof all_, &all_);
     for (int core = 0; core < CPU_SETSIZE && static_cast<std::int64_t>(few_.size()) < cores;
          ++core) {
-      if (CPU_ISSET(core, &all_)) few_.push_back(core);
+      if (CPU_ISSET(static_cast<std::size_t>(core), &all_)) few_.push_back(core);
     }
     if (!few_.empty()) hold(few_.front());
   }
@@ -74,7 +74,7 @@ class Held {
   static void hold(int core) {
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(core, &one);
+    CPU_SET(static_cast<std::size_t>(core), &one);
     ::sched_setaffinity(0, sizeof one, &one);
   }
   cpu_set_t all_{};

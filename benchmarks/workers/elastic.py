@@ -1,74 +1,67 @@
-"""Trains a small model, in an elastic loop or a plain one, and notes the time of each step.
+"""Steps of the models of train.py with data, in an elastic loop or a plain one.
 
-It appends a line for each step to steps-PID: monotonic_ns, the step's number, the rank.
+ciranda run -np 2 --min-np 2 elastic.py --loop elastic --model mlp '{"steps": 100}'
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import os
-import time
+from collections.abc import Iterator
 
+import control
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from train import CLASSES, JOBS, CirandaTrainer, Job, run_steps
 
-import ciranda.torch as cr
 from ciranda.torch import elastic
 
-MODELS = {"tiny": (16, 16, 2), "mlp": (784, 512, 512, 10)}
 SAMPLES = 4096
+SHARED_STEP = {"no": False, "host": "host"}
 
 
-def make_model(widths: tuple[int, ...]) -> torch.nn.Sequential:
-    layers: list[torch.nn.Module] = []
-    for before, after in itertools.pairwise(widths):
-        layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
+class Trainer(CirandaTrainer):
+    """Makes its steps with the batches of a loop."""
+
+    def __init__(self, job: Job, shared_step: bool | str, is_elastic: bool) -> None:
+        super().__init__(job, shared_step)
+        generator = torch.Generator().manual_seed(3)
+        self._data = TensorDataset(
+            torch.randn(SAMPLES, 1, 28, 28, generator=generator),
+            torch.randint(CLASSES, (SAMPLES,), generator=generator),
+        )
+        self._loop = self._elastic_loop() if is_elastic else self._plain_loop()
+
+    def step(self) -> None:
+        next(self._loop)
+
+    def _plain_loop(self) -> Iterator[None]:
+        share = Subset(self._data, range(self.hvd.rank(), SAMPLES, self.hvd.size()))
+        while True:
+            loader = DataLoader(share, self.job.batch, shuffle=True, drop_last=True)
+            for self.images, self.labels in loader:
+                super().step()
+                yield
+
+    def _elastic_loop(self) -> Iterator[None]:
+        loader = DataLoader(self._data, self.job.batch, shuffle=True, drop_last=True)
+        state = elastic.TorchState(self.model, self.optimizer)
+        while True:
+            for step in elastic.steps(loader, state):
+                with step as (self.images, self.labels):
+                    super().step()
+                yield
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = control.make_parser()
     parser.add_argument("--loop", choices=["elastic", "plain"], required=True)
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=1 << 40, help="about as many, then end")
+    parser.add_argument("--model", choices=sorted(JOBS), required=True)
+    parser.add_argument("--shared-step", choices=SHARED_STEP, default="no")
     args = parser.parse_args()
-    cr.init()
-    torch.manual_seed(1)
-    widths = MODELS[args.model]
-    model = make_model(widths)
-    optimizer = cr.DistributedOptimizer(
-        torch.optim.Adam(model.parameters()), model.named_parameters(), shared_step=False
-    )
-    data = TensorDataset(torch.randn(SAMPLES, widths[0]), torch.randint(widths[-1], (SAMPLES,)))
-    log = os.open(f"steps-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def train(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    def note(step: int) -> None:
-        os.write(log, f"{time.monotonic_ns()} {step} {cr.rank()}\n".encode())
-
-    done = 0
-    if args.loop == "plain":
-        share = torch.utils.data.Subset(data, range(cr.rank(), SAMPLES, cr.size()))
-        while done < args.steps:
-            for batch in DataLoader(share, args.batch, shuffle=True, drop_last=True):
-                train(*batch)
-                done += 1
-                note(done)
-        return
-    loader = DataLoader(data, args.batch, shuffle=True, drop_last=True)
-    state = elastic.TorchState(model, optimizer)
-    while state.step < args.steps:
-        for step in elastic.steps(loader, state):
-            with step as batch:
-                train(*batch)
-            if step.done:
-                note(step.number + 1)
+    torch.set_num_threads(1)
+    is_elastic = args.loop == "elastic"
+    trainer = Trainer(JOBS[args.model], SHARED_STEP[args.shared_step], is_elastic)
+    control.serve(args, trainer.hvd.rank(), lambda command: run_steps(trainer, command))
+    trainer.close()
 
 
 if __name__ == "__main__":
