@@ -35,8 +35,9 @@ bench: ## measure against DDP, MPIs, RPC, Ray; tables, JSON and PNG in benchmark
 
 soak: ## the tests that run for minutes, and the analysis of each path
 	@tools/setup.sh test
-	@cmake --preset release >/dev/null && cmake --build --preset release --target engine_tests
+	@cmake --preset release >/dev/null && cmake --build --preset release --target engine_tests sim_tests
 	@CIRANDA_STRANGERS=10000 ctest --preset release -R Strangers
+	@CIRANDA_SIM_SCHEDULES=1000000 build/release/tests/sim_tests --gtest_filter='MemberSimulation.*'
 	@$(PYTHON_IN_VENV) -m pytest -m soak --timeout=3600 tests
 	@tools/setup.sh check
 	@cmake --preset clang >/dev/null

@@ -23,6 +23,7 @@ add_library(ciranda_build_flags INTERFACE)
 
 target_compile_options(ciranda_build_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion
+  -Wsign-conversion  # clang's -Wconversion has it, GCC's has not
   -Wno-missing-field-initializers  # {.op = kSum} leaves the other fields at their defaults: meant
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
   $<$<BOOL:${CIRANDA_WERROR}>:-Werror>

@@ -193,10 +193,26 @@ installed_version() {
     "$1" 2>/dev/null || true
 }
 
+# pip keeps one core busy for minutes. The others compile what needs no torch: the wheel's build then has it
+# from the compiler cache.
+core=
+compile_core() {
+  cmake --preset release -B build/core -DCIRANDA_BUILD_TESTS=OFF && cmake --build build/core
+}
+compile_core_beside_pip() {
+  command -v ccache >/dev/null || return 0
+  export -f compile_core
+  nice bash -euc compile_core >build/core.log 2>&1 &
+  core=$!
+}
+# What does not compile here, does not in the wheel's build, which says so.
+wait_for_core() { wait "$core" || true; }
+
 found_torch=$(installed_version torch)
 if [[ "${found_torch%%+*}" == "$torch_version" ]]; then
   done_already torch "$found_torch is there"
 else
+  compile_core_beside_pip
   step torch "installing torch $torch_version (a download of gigabytes the first time)" \
     pip_install "torch==$torch_version"
 fi
@@ -291,6 +307,7 @@ if [[ -n "$(installed_version ciranda)" && -f $stamps/build &&
       "$(cat "$stamps/build")" == "$wanted_build" ]]; then
   done_already ciranda "built and installed"
 else
+  [[ -z $core ]] || step core "waiting for what compiles beside pip" wait_for_core
   step ciranda "building and installing (quick when little changed)" build_and_install
   echo "$wanted_build" >"$stamps/build"
 fi

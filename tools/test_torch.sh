@@ -2,12 +2,16 @@
 # Builds and tests ciranda with another torch than the default: TORCH_VERSION, or else the oldest
 # one that is supported. Its virtual environment and its build folder are its own, so .venv stays
 # as it is, and a second run does only what changed.
+#
+#   tools/test_torch.sh [setup]     setup: the environment and the build alone
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export TORCH_VERSION=${TORCH_VERSION:-2.11.0}
 export VENV=.venv-torch-$TORCH_VERSION
 export SKBUILD_BUILD_DIR="build/torch-$TORCH_VERSION/{wheel_tag}"
 default_python=$python
 python=$VENV/bin/python
+
+[[ "${1:-}" != setup ]] || exec tools/setup.sh test
 
 # Each way that data takes: collectives, hooks and buckets, objects, training through the launcher.
 # What does not touch torch (faults, wrong use, the launcher) is tested with the default one.

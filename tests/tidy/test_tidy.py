@@ -112,6 +112,7 @@ PLANTS = [
             ("python/ciranda/a.py", "subprocess.run(line, shell=True)", "a shell"),
             ("python/ciranda/a.py", "os.system(line)", "a shell"),
             ("python/ciranda/a.py", 's.bind(("0.0.0.0", 1))', "everybody"),
+            ("python/ciranda/a.py", "deadline = time.time() + 5", "wall-clock"),
         ]
     ),
     (rules.nothing_is_left_for_now, {"docs/a.md": "\nTODO" + "(now): finish"}, "docs/a.md:2"),
