@@ -40,8 +40,11 @@ nitpick_ignore_regex = [
     # Of others: nothing is fetched while the site is built, so there is nothing to link to.
     ("py:.*", r"(torch|collections|os|pathlib|types|typing)\..*"),
     ("py:.*", r"(.*\.)?(_\w+|P|R)"),  # private, and variables of types
-    ("cpp:identifier", r"(std|torch)(::.*)?"),
-    ("cpp:identifier", r"(ciranda::)?ps|ciranda"),  # a namespace, which has no page of its own
+    ("cpp:identifier", r"(std|torch|c10)(::.*)?"),
+    (
+        "cpp:identifier",
+        r"(ciranda::)?(ps|elastic)|ciranda",
+    ),  # a namespace, which has no page of its own
     ("cpp:identifier", r"Impl|Group|LossClosure|Op::k\w+"),  # private, torch's, an alias
 ]
 
@@ -195,7 +198,7 @@ def _missing_in_cpp(documented: set[str]) -> set[str]:
         namespace = ElementTree.parse(file).getroot()[0]  # noqa: S314 - of our own headers
         members = namespace.iterfind("sectiondef/memberdef/qualifiedname")
         names |= {each.text or "" for each in [*namespace.iter("innerclass"), *members]}
-    return names - documented
+    return {name for name in names if "::detail::" not in name} - documented
 
 
 def _on_check(_app: Any, env: Any) -> None:

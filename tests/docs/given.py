@@ -29,6 +29,10 @@ NOT_RUN: dict[Key, str] = {
         "needs hosts: tests/python/doctor/test_between_hosts.py"
         "::test_two_hosts_that_are_well_are_measured_and_reduce_together"
     ),
+    ("docs/elastic.md", "pkill -TERM ciranda-agent"): (
+        "would empty the hosts of other tests: tests/python/launch/test_elastic_hosts.py"
+        "::test_a_host_leaves_whose_agent_gets_sigterm"
+    ),
     ("docs/launcher.md", "ciranda key ~/job.key"): (
         "needs Slurm: tests/python/hosts/test_two_node_slurm.py"
         "::test_launchers_of_srun_make_one_job_that_falls_together"
@@ -42,7 +46,7 @@ NOT_RUN: dict[Key, str] = {
     ),
     (
         "docs/training.md",
-        "hvd.init()\ntorch.cuda",
+        "cr.init()\ntorch.cuda",
     ): "needs a GPU: tests/python/gpu/test_gpu.py",
 }
 
@@ -59,7 +63,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ciranda.torch as cr
 
-hvd = cr
 os.chdir(os.environ.get("FOLDER", "."))
 
 
@@ -88,7 +91,7 @@ model = Net()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 train_set = data = TensorDataset(torch.randn(32, 8), torch.randn(32, 2))
-sampler = hvd.data.DistributedSampler
+sampler = cr.data.DistributedSampler
 batches = batches()
 epochs, accuracy = 1, 0.5
 """
@@ -99,11 +102,16 @@ GIVEN: dict[Key, str] = {
         "os.environ['WORLD_SIZE'] = os.environ['CIRANDA_SIZE']"
     ),
     ("docs/elastic.md", "import torch"): "def evaluate():\n    return 0.5",
-    ("docs/elastic.md", "sampler = hvd.elastic"): (
-        "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n\n\n"
+    ("docs/checkpoints.md", "from pathlib"): (
+        "checkpoints = cr.Checkpoints('checkpoints')\n"
+        "checkpoints.save({'model': model})\n"
+        "checkpoints.close()"
+    ),
+    ("docs/elastic.md", "sampler = cr.elastic"): (
+        "optimizer = cr.DistributedOptimizer(optimizer, model.named_parameters())\n\n\n"
         "def evaluate():\n    return 0.5"
     ),
-    ("docs/elastic.md", "@state.on_resize"): "state = hvd.elastic.TorchState(model, optimizer)",
+    ("docs/elastic.md", "@state.on_resize"): "state = cr.elastic.TorchState(model, optimizer)",
     ("docs/launcher.md", "import ciranda"): "def train(folder):\n    return len(folder)\n",
     ("docs/optimizer.md", "optimizer.step()\nwith"): "model.table, m = nn.Embedding(8, 2), 1.0",
     ("docs/process-sets.md", "generator, "): "loss = torch.ones(1)",
@@ -111,12 +119,12 @@ GIVEN: dict[Key, str] = {
     ("docs/process-sets.md", "for batch in mine"): "mine = range(cr.rank())",
     ("docs/training.md", "figures = "): "loss, labels = torch.ones(()), [1, 0]",
     ("docs/training.md", "last = "): (
-        "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+        "optimizer = cr.DistributedOptimizer(optimizer, model.named_parameters())"
     ),
     ("docs/training.md", "def save"): (
         "path = 'checkpoint.pt'\n"
-        "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
-        "sampler = hvd.data.DistributedSampler(train_set)"
+        "optimizer = cr.DistributedOptimizer(optimizer, model.named_parameters())\n"
+        "sampler = cr.data.DistributedSampler(train_set)"
     ),
     (SERVERS, "from ciranda.torch import ps"): (
         "model = Net()\noptimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)"
@@ -189,11 +197,16 @@ CPP_PRELUDE = """
 #include <ciranda/torch.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 struct NetImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return layer->forward(x); }
   torch::nn::Linear layer = register_module("layer", torch::nn::Linear(8, 2));
 };
 TORCH_MODULE(Net);
+
+torch::Tensor images, labels;
+double accuracy(Net model);
 """
 CPP_ARGUMENTS = "Net model, torch::Tensor loss, torch::optim::Adam adam"
 
@@ -213,6 +226,7 @@ FILES = {
     "package/train.py": TRAIN,
     "examples/fashion_mnist.py": TRAIN,
     "a_program": "#!/usr/bin/env bash\n",
+    "hosts.sh": "#!/bin/sh\necho localhost:4\n",
 }
 
 # Before the real ones on PATH. A command that names other hosts, or would measure for minutes, is
@@ -222,6 +236,7 @@ CIRANDA = """#!/usr/bin/env bash
 words=() dry=()
 case " $* " in
 *" -H "* | *" --ps-hosts "* | *" --rendezvous "* | *" --resume "*) dry=(--dry-run) ;;
+*" --host-discovery-script "*) dry=(--dry-run) ;;
 esac
 [[ ${1:-} != compare ]] || dry=(--dry-run)
 while (($#)); do

@@ -105,7 +105,8 @@ class Jobs:
         folder = self.folder_of(name)
         for path, text in {**given.FILES, **files}.items():
             self._write(folder / path, text)
-        (folder / "a_program").chmod(0o755)
+        for program in ("a_program", "hosts.sh"):
+            (folder / program).chmod(0o755)
         self._running[name] = self._pool.submit(self._run, command, folder, most_ranks)
 
     def folder_of(self, name: str) -> Path:

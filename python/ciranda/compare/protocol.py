@@ -33,18 +33,21 @@ def say(**what: Any) -> None:
         print(MARK, text, flush=True)
 
 
-def meet(rank: int, size: int) -> None:
-    """Blocks until all ranks have called it; some systems have no other barrier.
+def meet(rank: int, size: int, value: float = 0.0, name: str = "here") -> float:
+    """Blocks until all ranks have called it with this name; some systems have no other barrier.
 
-    Returns at once if there is no shared folder. The time limit of the comparison ends a run in
-    which a rank is missing.
+    Returns rank 0's value. Each name is for one meeting. Returns `value` at once if there is no
+    shared folder. The time limit of the comparison ends a run in which a rank is missing.
     """
     if FOLDER not in os.environ:
-        return
-    here = [Path(os.environ[FOLDER], f"here-{each}") for each in range(size)]
-    here[rank].touch()
+        return value
+    here = [Path(os.environ[FOLDER], f"{name}-{each}") for each in range(size)]
+    draft = here[rank].with_suffix(".new")
+    draft.write_text(repr(value), encoding="utf-8")
+    draft.rename(here[rank])  # whoever sees the file sees the value
     while not all(path.exists() for path in here):
         time.sleep(_LOOK_S)
+    return float(here[0].read_text(encoding="utf-8"))
 
 
 def heard(line: str) -> dict[str, Any] | None:

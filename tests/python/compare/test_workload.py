@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from ciranda.compare import data, models, workload
+from ciranda.compare import data, models, protocol, workload
 from ciranda.compare.setting import Setting
-from ciranda.compare.system import System
+from ciranda.compare.system import System, load
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,20 @@ def test_an_epoch_is_cut_after_as_many_steps_as_rank_0_says(
         if cut.after(system.done):
             break
     assert (system.done, system.asked) == (steps, asked)
+
+
+def test_workers_with_synchronous_servers_cut_after_the_same_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(protocol.FOLDER, str(tmp_path))
+
+    def worker(rank: int) -> list[float]:
+        system = copy.copy(load("ps_sync"))
+        system.rank, system.size = rank, 2
+        return [system.same(value + 10.0 * rank) for value in (0.25, 0.5, 1 / 3)]
+
+    with ThreadPoolExecutor(2) as both:
+        assert list(both.map(worker, range(2))) == [[0.25, 0.5, 1 / 3]] * 2
 
 
 def test_an_epoch_without_limit_is_whole_and_nobody_is_asked() -> None:

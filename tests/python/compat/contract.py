@@ -711,8 +711,22 @@ COMMAND = [
         f"{ELASTIC_LAUNCH}::test_too_few_ranks_end_the_job",
     ),
     _row(
-        "--slots-per-host --blacklist-cooldown-range --host-discovery-script --mpi --jsrun "
-        "--mpi-args --binding-args --thread-affinity",
+        "--blacklist-cooldown-range",
+        "a lost host is called again after so many seconds, twice as many after each loss",
+        "python/launch/test_elastic_hosts.py::test_a_lost_host_comes_back",
+    ),
+    _row(
+        "--host-discovery-script",
+        "the program is asked each second; its hosts join and leave",
+        "python/launch/test_elastic_discovery.py::test_a_host_joins_that_the_script_names_later",
+    ),
+    _row(
+        "--slots-per-host",
+        "of hosts for which the program prints no slots",
+        "python/launch/test_elastic_discovery.py::test_a_host_joins_that_the_script_names_later",
+    ),
+    _row(
+        "--mpi --jsrun --mpi-args --binding-args --thread-affinity",
         "absent: refused with a sentence",
         f"{RUN_OPTIONS}::test_what_is_absent_is_answered",
     ),

@@ -30,9 +30,16 @@ OURS_WITH_A_VALUE = {
     "max_num_proc",
     "reset_limit",
     "elastic_timeout",
+    "blacklist_cooldown_range",
+    "host_discovery_script",
+    "slots_per_host",
 }
 # What a value may be, where any number is not one.
-VALUES = {"ssh_identity_file": __file__, "log_level": "WARNING"}
+VALUES = {
+    "ssh_identity_file": __file__,
+    "log_level": "WARNING",
+    "host_discovery_script": "./discover",
+}
 
 
 def test_the_page_is_made_of_the_table():
@@ -63,6 +70,8 @@ def test_the_optimizer_has_horovods_methods():
 @pytest.mark.parametrize(("name", "flag"), NAMED_OPTIONS, ids=[name for name, _ in NAMED_OPTIONS])
 def test_an_option_does_what_its_row_says(name, flag, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "discover").write_text("#!/bin/sh\necho localhost:2\n")
+    (tmp_path / "discover").chmod(0o755)
     if flag.parameter == "config_file":
         pytest.importorskip("yaml")
         (tmp_path / "2").write_text("params: {cache_capacity: 3}")
@@ -75,8 +84,12 @@ def test_an_option_does_what_its_row_says(name, flag, tmp_path, monkeypatch):
     else:
         value = VALUES.get(flag.parameter, "2")
     given = [name, value] if takes_value or flag.fate is Fate.REFUSED else [name]
-    if flag.parameter in ("reset_limit", "elastic_timeout"):
+    if flag.parameter == "blacklist_cooldown_range":
+        given += [value]
+    if flag.parameter in ("reset_limit", "elastic_timeout", "blacklist_cooldown_range"):
         given += ["--min-np", "1"]
+    if flag.parameter == "slots_per_host":
+        given += ["--host-discovery-script", "./discover"]
     found = CliRunner().invoke(run_command, [*given, "--dry-run", "true"])
     assert (found.exit_code == 2) == (flag.fate is Fate.REFUSED), found.output
     if flag.fate is Fate.REFUSED:

@@ -31,6 +31,7 @@ def run(*command: object, cwd: Path) -> str:
         "ciranda/py.typed",
         "ciranda/compat/names/horovod/torch/mpi_ops.py",
         "ciranda/include/ciranda/ciranda.h",
+        "ciranda/include/ciranda/elastic.h",
         "ciranda/include/ciranda/torch.h",
         "ciranda/lib/libciranda_core.a",
         "ciranda/lib/libciranda_torch.a",
