@@ -260,7 +260,11 @@ void Cycle::peer_closed(int local) {
   peers_.forget(local);
   if (over()) return;
   take_what_arrived();  // a goodbye came before the end of its socket
-  if (failure_ || negotiator_.has_left(rank_.global(local)) || frames_.leaving(local)) return;
+  if (failure_) return;
+  if (negotiator_.has_left(rank_.global(local)) || frames_.leaving(local)) {
+    if (local == 0 && !rank_.one_host()) close(rank_.global(local));
+    return;
+  }
   fail(rank_.control.failed() ? rank_.control.failure() : peers_.lost(local));
 }
 
@@ -273,13 +277,25 @@ void Cycle::host_closed(int host, const Error& why) {
   take_what_arrived();
   if (failure_) return;
   const std::vector<Rank>& ranks = rank_.remote.hosts[static_cast<std::size_t>(host)];
-  // After rank 0 has left, nothing can be agreed.
   const bool nothing_follows = host == 0 && negotiator_.has_left(ranks.front());
+  if (nothing_follows) close(ranks.front());
   if (nothing_follows || negotiator_.have_left(ranks)) return frames_.part_with(host);
   if (rank_.control.failed()) return fail(rank_.control.failure());
   fail({.code = ErrorCode::kRankLost,
         .text = why.text + "; host " + std::to_string(host) + " is lost",
         .rank = ranks.front()});
+}
+
+// This rank is gone, from which the operations of several hosts get their order, or which carries
+// those of this host there.
+void Cycle::close(Rank left) {
+  if (dispatcher_.is_closed()) return;
+  dispatcher_.close({.code = ErrorCode::kRankLeft,
+                     .text = "rank " + std::to_string(left) +
+                             " has shut down, and nothing follows on this host; let every rank do "
+                             "the same steps before it ends",
+                     .rank = left});
+  rank_.flags().waiters.ring();
 }
 
 // If all ranks of a host are missing, no rank waits there, so the first one asks although it does

@@ -95,13 +95,14 @@ void Dispatcher::take_submissions() {
   for (; may_ask(); held_.pop_front()) ask(held_.front());
   rank_.queue.drain_into(drained_);
   for (Submission& submission : drained_) {
-    if (submission.is_part || (held_.empty() && may_ask_for(submission))) {
+    if (!closed_ && (submission.is_part || (held_.empty() && may_ask_for(submission)))) {
       ask(submission);
     } else {
       held_.push_back(std::move(submission));
     }
   }
   drained_.clear();
+  if (closed_ && !held_.empty()) finish_unagreed(*closed_);
 }
 
 std::uint32_t Dispatcher::insert(Submission&& submission) {
@@ -377,6 +378,19 @@ void Dispatcher::finish(std::uint32_t token, const Status& status,
   rank_.queue.release(*spec);
   handle->complete(status, finished);
   finished_any_ = true;
+}
+
+void Dispatcher::close(const Error& why) {
+  closed_ = why;
+  finish_unagreed(why);
+}
+
+void Dispatcher::finish_unagreed(const Error& why) {
+  for (Submission& submission : std::exchange(held_, {})) insert(std::move(submission));
+  for (const std::uint32_t token : table_.tokens()) {
+    const Submission& submission = *table_.find(token);
+    if (submission.parts_left == 0) finish(token, about(why, *submission.spec));
+  }
 }
 
 void Dispatcher::finish_all(const Error& why) {

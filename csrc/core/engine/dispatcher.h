@@ -49,6 +49,10 @@ class Dispatcher {
     backends_.abort(why);
     adasum_.abort(why);
   }
+  // This rank hears of no agreement any more: finishes each submission on which the ranks have not
+  // agreed, and every later one, with `why`.
+  void close(const Error& why);
+  bool is_closed() const { return closed_.has_value(); }
   // Finishes every submission with `why`, whether its Request was sent or not.
   void finish_all(const Error& why);
 
@@ -73,6 +77,7 @@ class Dispatcher {
   HostMemory host_memory();
   std::unique_ptr<RingBackend> ring();
   std::uint32_t insert(Submission&& submission);
+  void finish_unagreed(const Error& why);
   bool may_ask_for(const Submission& submission) const;
   bool advance_backends();
   // Sends the Request of an operation in the table. `in_full`: the whole spec, instead of its
@@ -114,7 +119,8 @@ class Dispatcher {
   Numbered last_asked_;         // a cache: a loop uses the same spec again
   std::size_t unanswered_ = 0;  // submissions whose Request has no Response yet
   int unfinished_adasums_ = 0;  // those in the table
-  std::uint64_t planned_ = 0;   // executions so far, of all groups
+  std::optional<Error> closed_;
+  std::uint64_t planned_ = 0;  // executions so far, of all groups
   std::vector<Running> running_;
   std::vector<std::size_t> free_running_;
   int timed_running_ = 0;

@@ -71,6 +71,8 @@ bool FrameExchange::say_goodbye() {
   CIRANDA_ASSERT(frame_.requests.empty());  // no Request follows a goodbye
   encoded_.clear();
   encode({.kind = FrameKind::kLeave, .requests = {}}, encoded_);
+  // The order may be gone, and with it the way on which the ranks of this host would hear of it.
+  if (carrier_ && !log_.try_append(encoded_, rank_.mesh.self, /*ordered=*/false)) return false;
   return append(encoded_);
 }
 
@@ -101,7 +103,10 @@ bool FrameExchange::read(const FrameHandler& handler) {
     if (kind_of(entry->frame) == FrameKind::kLeave) {
       leaving_[static_cast<std::size_t>(entry->from)] = true;
     }
-    if (carrier_) carrier_->submit(rank_.global(entry->from), entry->frame, monotonic_ns());
+    const bool is_own = entry->from == rank_.mesh.self;  // submitted already
+    if (carrier_ && !is_own) {
+      carrier_->submit(rank_.global(entry->from), entry->frame, monotonic_ns());
+    }
   }
   return any;
 }

@@ -500,6 +500,29 @@ TEST_P(SeveralHosts, ARankThatLeavesIsNamed) {
   });
 }
 
+// Rank 0 gives the operations their order: what it has not heard of before it left has none.
+TEST_P(SeveralHosts, Rank0ThatLeavesIsNamedWhenever) {
+  for (const int after_ms : {0, 1, 2, 5, 50}) {
+    World world = make();
+    world.run([after_ms](Engine& engine) {
+      std::vector<float> tensor(4, 1.0f);
+      auto handle = allreduce(engine, tensor, {.name = "t"});
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(engine.wait(handle.value()).ok());
+      if (engine.rank() == 0) return engine.shutdown();
+      std::this_thread::sleep_for(std::chrono::milliseconds(after_ms * engine.rank()));
+      auto second = allreduce(engine, tensor, {.name = "t"});
+      ASSERT_TRUE(second.ok());
+      const Status status = engine.wait(second.value());
+      EXPECT_FALSE(status.ok());
+      if (!status.ok()) {
+        EXPECT_EQ(status.error().code, ErrorCode::kRankLeft) << status.error().text;
+      }
+      engine.shutdown();
+    });
+  }
+}
+
 // Known operations are joined on the way; who keeps the others waiting must be known all the same.
 TEST(SeveralHostsStall, NamesTheRankThatIsMissing) {
   std::mutex mutex;
