@@ -215,7 +215,7 @@ def test_all_ranks_skip_an_infinite_gradient(warm: Any) -> None:
     found = digests(warm.folder)
     assert sorted(found) == [0, 1]
     assert found[0] == found[1]
-    assert "[0] skipped [1]\n" in said
+    assert "] skipped [1]\n" in said  # any process may be the spare
 
 
 TWO_OPTIMIZERS = """
