@@ -59,6 +59,17 @@ def test_two_nics_lead_through_two_networks(make_network):
     assert b.address(nic=1) in b.check(["getent", "ahosts", "node1-eth1"])
 
 
+def test_a_cut_is_between_two_hosts(make_network):
+    network = make_network(3)
+    a, b, c = network.hosts
+    assert None not in round_trips_ms(a, b, 1)
+    network.cut(a, b)
+    assert round_trips_ms(a, b, 1) == [None]
+    assert None not in round_trips_ms(a, c, 1) + round_trips_ms(b, c, 1)
+    network.mend(a, b)
+    assert None not in round_trips_ms(a, b, 1)
+
+
 def test_a_host_has_processes_a_name_and_memory_of_its_own(make_network):
     a, b = make_network(2).hosts
     a.check(["sh", "-c", "echo >/dev/shm/mine; echo >/run/mine"])

@@ -26,6 +26,7 @@ Family = Literal["ipv4", "ipv6"]
 _PREFIX_BITS = {"ipv4": 24, "ipv6": 64}
 _DISABLE_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 # Hosts do not use the machine's DNS or its directory of users.
+_NOBODYS_MAC = "02:00:00:00:00:ff"
 _NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
 
 
@@ -114,6 +115,23 @@ class Network:
     def plug(self, *hosts: Host, nic: int | None = None) -> None:
         for port in self._ports(hosts, nic):
             self._cables.set_plugged(port, True)
+
+    def cut(self, sender: Host, receiver: Host) -> None:
+        """Loses what one host sends to another one, which still reaches it. Not with a router."""
+        self._lead(sender, receiver, "replace", f"lladdr {_NOBODYS_MAC} nud permanent ")
+
+    def mend(self, sender: Host, receiver: Host) -> None:
+        """Undoes cut()."""
+        self._lead(sender, receiver, "del", "")
+
+    def _lead(self, sender: Host, receiver: Host, verb: str, where: str) -> None:
+        sender.ip(
+            *(
+                f"neigh {verb} {address_of(family, lan, receiver.index)} {where}dev eth{lan}"
+                for lan in range(self._nics)
+                for family in self._families
+            )
+        )
 
     def _ports(self, hosts: Sequence[Host], nic: int | None) -> list[int]:
         chosen = hosts or self.hosts
