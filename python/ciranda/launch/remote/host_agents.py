@@ -134,7 +134,7 @@ class HostAgents:
         self._ranks_left: set[int] = set()  # ranks and coordinator that have not ended
         self._servers_at: list[str] = []  # the servers' endpoints for other hosts
         self._listens: dict[int, Listen] = {}  # by host: where it was told to listen
-        self._pulses: list[int] = []
+        self._pulse = 0  # its pid; 0: none
         self._spare = children_before_us()
 
     def start(self) -> None:
@@ -190,9 +190,7 @@ class HostAgents:
         return not waiting.poll(0)
 
     def end(self) -> None:
-        for pulse in self._pulses:
-            os.kill(pulse, signal.SIGKILL)
-            os.waitpid(pulse, 0)
+        self._end_pulse()
         for agent in self._living():
             agent.outbox.close()
         deadline = time.monotonic() + _LEAVE_S
@@ -468,7 +466,22 @@ class HostAgents:
             agent.stage = Stage.RUNNING
             go = {"rendezvous": self._rendezvous.get(0, ""), "servers": self._servers_at}
             agent.outbox.send(frames.json_frame(frames.GO, go))
-        self._pulses.append(fork_pulse([agent.outbox.fd for agent in agents]))
+        self._renew_pulse()
+
+    def _renew_pulse(self) -> None:
+        """Has beats sent to all running agents, and to no other.
+
+        The pulse keeps pipes open, so that an agent that is given up would see no end of its own.
+        """
+        self._end_pulse()
+        running = [agent.outbox.fd for agent in self._living() if agent.stage is Stage.RUNNING]
+        self._pulse = fork_pulse(running)
+
+    def _end_pulse(self) -> None:
+        if self._pulse:
+            os.kill(self._pulse, signal.SIGKILL)
+            os.waitpid(self._pulse, 0)
+            self._pulse = 0
 
     def _end_servers_after(self, ended: set[int]) -> None:
         """Notes ended processes. After the last rank of all hosts it ends the servers."""
@@ -484,6 +497,8 @@ class HostAgents:
         agent.problem = agent.problem or problem
         os.kill(agent.pid, signal.SIGKILL)
         self._on_end(agent)
+        if self._pulse:
+            self._renew_pulse()
 
     def _on_end(self, agent: Agent) -> None:
         if agent.stage is Stage.OVER:
