@@ -17,10 +17,13 @@ class ActionKind:
     
       news
     
+      give_up
+    
       end
     """
     __members__: typing.ClassVar[dict[str, ActionKind]]
     end: typing.ClassVar[ActionKind]
+    give_up: typing.ClassVar[ActionKind]
     kill: typing.ClassVar[ActionKind]
     news: typing.ClassVar[ActionKind]
     send: typing.ClassVar[ActionKind]
@@ -217,6 +220,9 @@ class Action:
     """
     Something that the arbiter wants to be done.
     """
+    @property
+    def by(self) -> int:
+        ...
     @property
     def host(self) -> int:
         ...

@@ -781,6 +781,36 @@ _OF_MEMBERSHIP = (
         "lose_with_host(each, now_ns), decide(now_ns); start_idle_slots();",
     ),
     Mutant(
+        "waits_for_hosts_that_do_not_reach_each_other",
+        "if (verdict) actions_.emplace_back(GiveUp{.host = verdict->host, .by = verdict->by});",
+        "",
+    ),
+    Mutant(
+        "gives_a_host_up_at_once",
+        "if (!due || now_ns < *due) return;",
+        "if (!due) return;",
+    ),
+    Mutant(
+        "believes_what_was_said_of_an_older_epoch",
+        "if (message.epoch != epoch_ || other == processes_.end() ||",
+        "if (other == processes_.end() ||",
+    ),
+    Mutant(
+        "suspects_hosts_in_the_next_epoch",
+        "suspicions_.clear();",
+        "",
+    ),
+    Mutant(
+        "gives_up_whoever_was_named",
+        "cuts_.insert({whom, by});",
+        "",
+    ),
+    Mutant(
+        "gives_up_the_larger_half",
+        "out_of_reach[host] += there->second;",
+        "out_of_reach[host] -= there->second;",
+    ),
+    Mutant(
         "keeps_members_whose_host_leaves",
         "const std::vector<Incarnation> released = who_can_be_released();",
         "const std::vector<Incarnation> released;",

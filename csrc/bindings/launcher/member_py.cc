@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kNsPerSecond = 1e9;
 
-enum class ActionKind { kStart, kKill, kSend, kNews, kEnd };
+enum class ActionKind { kStart, kKill, kSend, kNews, kGiveUp, kEnd };
 
 // An Action whose fields Python reads by name.
 struct ActionRow {
@@ -30,6 +30,7 @@ struct ActionRow {
   member::Incarnation incarnation = 0;
   int slot = -1;
   member::HostNumber host = 0;
+  member::HostNumber by = 0;
   py::bytes payload;
   std::optional<member::News> news;
   std::optional<member::EndReason> reason;
@@ -55,6 +56,9 @@ ActionRow as_row(const member::Send& send) {
 }
 ActionRow as_row(const member::News& news) {
   return {.kind = ActionKind::kNews, .incarnation = news.incarnation, .news = news};
+}
+ActionRow as_row(const member::GiveUp& order) {
+  return {.kind = ActionKind::kGiveUp, .host = order.host, .by = order.by};
 }
 ActionRow as_row(const member::End& end) {
   return {.kind = ActionKind::kEnd,
@@ -139,6 +143,7 @@ void bind_actions(py::module_& module) {
       .value("kill", ActionKind::kKill)
       .value("send", ActionKind::kSend)
       .value("news", ActionKind::kNews)
+      .value("give_up", ActionKind::kGiveUp)
       .value("end", ActionKind::kEnd);
   py::enum_<member::EndReason>(module, "EndReason")
       .value("finished", member::EndReason::kFinished)
@@ -174,6 +179,7 @@ void bind_actions(py::module_& module) {
       .def_readonly("incarnation", &ActionRow::incarnation)
       .def_readonly("slot", &ActionRow::slot)
       .def_readonly("host", &ActionRow::host)
+      .def_readonly("by", &ActionRow::by)
       .def_readonly("payload", &ActionRow::payload)
       .def_readonly("news", &ActionRow::news)
       .def_readonly("reason", &ActionRow::reason)

@@ -173,7 +173,7 @@ bool Cycle::advance() {
     service_peer(*owner);
     moved = true;
   }
-  if (const Error* why = dispatcher_.broken()) fail(Error(*why));
+  if (const Error* why = dispatcher_.broken()) lose_reach(Error(*why));
   return moved;
 }
 
@@ -280,10 +280,9 @@ void Cycle::host_closed(int host, const Error& why) {
   const bool nothing_follows = host == 0 && negotiator_.has_left(ranks.front());
   if (nothing_follows) close(ranks.front());
   if (nothing_follows || negotiator_.have_left(ranks)) return frames_.part_with(host);
-  if (rank_.control.failed()) return fail(rank_.control.failure());
-  fail({.code = ErrorCode::kRankLost,
-        .text = why.text + "; host " + std::to_string(host) + " is lost",
-        .rank = ranks.front()});
+  lose_reach({.code = ErrorCode::kRankLost,
+              .text = why.text + "; host " + std::to_string(host) + " is lost",
+              .rank = ranks.front()});
 }
 
 // This rank is gone, from which the operations of several hosts get their order, or which carries
@@ -296,6 +295,16 @@ void Cycle::close(Rank left) {
                              "the same steps before it ends",
                      .rank = left});
   rank_.flags().waiters.ring();
+}
+
+// This rank itself has noticed: nobody has told it so.
+void Cycle::lose_reach(const Error& why) {
+  if (failure_) return;
+  if (rank_.control.failed()) return fail(rank_.control.failure());
+  const std::vector<Rank>& here = rank_.local_ranks();
+  const bool is_elsewhere = why.rank >= 0 && std::ranges::find(here, why.rank) == here.end();
+  if (is_elsewhere && rank_.options.unreachable) rank_.options.unreachable(why.rank);
+  fail(why);
 }
 
 // If all ranks of a host are missing, no rank waits there, so the first one asks although it does
@@ -316,8 +325,11 @@ void Cycle::check_hosts_answer() {
   rank_.remote.links.each([&](const DataLink& link) {
     if (failure_ || negotiator_.has_left(link.peer)) return;
     const Status answers = ciranda::check_answers(link.stream.fd(), limit_ms);
-    if (!answers) fail(peers_.lost_host(link, answers.error().text));
+    if (!answers) lose_reach(peers_.lost_host(link, answers.error().text));
   });
+  for (const Rank rank : rank_.remote.links.unanswered()) {
+    if (rank_.options.unreachable) rank_.options.unreachable(rank);
+  }
 }
 
 // -------------------------------------------------------------------------------------------

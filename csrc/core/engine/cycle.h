@@ -103,6 +103,7 @@ class Cycle {
   void peer_closed(int local);
   void check_hosts_answer();
   void host_closed(int host, const Error& why);
+  void lose_reach(const Error& why);
   void close(Rank left);
   std::uint64_t patience_ns() const;
 

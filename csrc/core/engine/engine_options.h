@@ -45,6 +45,10 @@ struct EngineOptions {
   // Called when the process of a local rank has begun to end without leaving, from a thread of the
   // engine, at most once. If it is set, the engine notices most deaths much earlier, see LifeWatch.
   std::function<void(Rank local)> died;
+  // Called when this rank cannot reach a rank of another host: their connection has broken, is
+  // silent, or was never made. Not called for what other ranks tell. From a thread of the engine or
+  // the one that starts it; must not block.
+  std::function<void(Rank)> unreachable;
 };
 
 // This rank's time in blocking calls and the data it moved, since the start.

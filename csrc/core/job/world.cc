@@ -55,7 +55,11 @@ Result<RemoteMesh> meet_other_hosts(const Config& config, const LocalMesh& local
                                            : remote.listener_fd);
   CIRANDA_TRY(take_key(config, handover, later));
   CIRANDA_ASSERT(handover.key.has_value() && handover.met);
-  auto mesh = join_remote_unless(config.interrupt,
+  std::function<void()> unanswered;
+  if (config.engine.unreachable) {
+    unanswered = [tell = config.engine.unreachable] { tell(0); };
+  }
+  auto mesh = join_remote_unless({.interrupt = config.interrupt, .unanswered = unanswered},
                                  {.self = {.rank = rank_info.rank,
                                            .size = rank_info.size,
                                            .host = rank_info.cross_rank,

@@ -84,7 +84,8 @@ Actions Arbiter::tick(std::uint64_t now_ns) {
 std::optional<std::uint64_t> Arbiter::deadline() const {
   if (has_ended_ || is_over_) return std::nullopt;
   std::optional<std::uint64_t> first = leases_.deadline();
-  for (const auto& next : {deadline_of_waiting(), deadline_of_finishing()}) {
+  for (const auto& next :
+       {deadline_of_waiting(), deadline_of_finishing(), suspicions_.deadline()}) {
     if (next) first = std::min(first.value_or(*next), *next);
   }
   return first;
@@ -121,6 +122,10 @@ void Arbiter::hear(Process& process, const FromRank& message, std::uint64_t now_
   }
   if (const LeftEarly* left = std::get_if<LeftEarly>(&message)) {
     if (process.stage == Stage::kMember) hear_left_early(*left);
+    return;
+  }
+  if (const Unreachable* other = std::get_if<Unreachable>(&message)) {
+    if (process.stage == Stage::kMember) hear_unreachable(process, *other, now_ns);
     return;
   }
   if (const AtEnd* at_end = std::get_if<AtEnd>(&message)) hear_at_end(process, *at_end);
@@ -202,6 +207,7 @@ void Arbiter::decide(std::uint64_t now_ns) {
   if (has_ended_) return;
   if (!is_over_) {
     evict_silent(now_ns);
+    give_up_out_of_reach(now_ns);
     end_if_one_left_early();
     if (!has_ended_ && all_members_are_at_end()) leave_together(now_ns);
     if (has_ended_) return;
@@ -326,6 +332,7 @@ void Arbiter::send_epoch(bool planned) {
   planned_ = planned;
   is_formed_ = false;
   left_early_.reset();
+  suspicions_.clear();
   waiting_since_.reset();
   const std::vector<std::byte> bytes = encode(next_epoch());
   for (const Incarnation each : members_) {

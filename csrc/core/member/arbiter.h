@@ -17,6 +17,7 @@
 #include "core/member/leases.h"
 #include "core/member/messages.h"
 #include "core/member/news.h"
+#include "core/member/suspicions.h"
 #include "core/wire/types.h"
 
 namespace ciranda::member {
@@ -39,6 +40,7 @@ struct ArbiterOptions {
   // Further hosts may come. As many processes are started as there is room for, up to max_np and
   // the spares.
   bool hosts_may_join = false;
+  std::uint64_t suspicion_ns = Suspicions::kGraceNs;  // see there
 };
 
 // How a process ended.
@@ -77,6 +79,13 @@ struct Send {
   bool operator==(const Send&) const = default;
 };
 
+// Give the host up, as one that is silent, and say host_lost(): a host `by` cannot reach it.
+struct GiveUp {
+  HostNumber host = 0;
+  HostNumber by = 0;
+  bool operator==(const GiveUp&) const = default;
+};
+
 // The job is over, which is said once and last. After kFinished no process is left. After any other
 // reason the caller ends those that are left.
 struct End {
@@ -86,7 +95,7 @@ struct End {
   bool operator==(const End&) const = default;
 };
 
-using Action = std::variant<Start, Kill, Send, News, End>;
+using Action = std::variant<Start, Kill, Send, News, GiveUp, End>;
 using Actions = std::vector<Action>;  // in the order in which to do them
 
 // Decides who is a member of an elastic job, and when. Processes are started, become ready and
@@ -161,6 +170,7 @@ class Arbiter {
   void hear_at_end(Process& process, const AtEnd& message);
   void hear_died(Incarnation incarnation, std::uint64_t now_ns);
   void hear_left_early(const LeftEarly& message);
+  void hear_unreachable(const Process& process, const Unreachable& message, std::uint64_t now_ns);
   void hear_doomed(Process& process, const Result<FromRank>& message, std::uint64_t now_ns);
   std::vector<Incarnation> processes_on(HostNumber host) const;
   void lose_with_host(Incarnation incarnation, std::uint64_t now_ns);
@@ -175,6 +185,7 @@ class Arbiter {
   // Does whatever is due now.
   void decide(std::uint64_t now_ns);
   void evict_silent(std::uint64_t now_ns);
+  void give_up_out_of_reach(std::uint64_t now_ns);
   void end_if_one_left_early();
   bool all_members_are_at_end() const;
   void leave_together(std::uint64_t now_ns);
@@ -242,6 +253,7 @@ class Arbiter {
   int places_given_ = 0;          // places from here on were never taken
   // Nobody took them after released members, which came to the program's end all the same.
   std::set<int> finished_places_;
+  Suspicions suspicions_{options_.suspicion_ns};  // in the newest epoch
   Futility futility_;
   LossNews loss_news_;
 

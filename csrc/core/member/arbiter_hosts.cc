@@ -101,6 +101,27 @@ Actions Arbiter::host_lost(HostNumber host, std::uint64_t now_ns) {
   return take();
 }
 
+// In an older epoch a member had just ended its World, to go to the next.
+void Arbiter::hear_unreachable(const Process& process, const Unreachable& message,
+                               std::uint64_t now_ns) {
+  const auto other = processes_.find(message.who);
+  if (message.epoch != epoch_ || other == processes_.end() || !other->second.is_member()) return;
+  if (other->second.host != process.host) {
+    suspicions_.add(process.host, other->second.host, now_ns);
+  }
+}
+
+void Arbiter::give_up_out_of_reach(std::uint64_t now_ns) {
+  const std::optional<std::uint64_t> due = suspicions_.deadline();
+  if (!due || now_ns < *due) return;  // each message asks
+  std::map<HostNumber, int> members;
+  for (const auto& [incarnation, process] : processes_) {
+    if (process.is_member()) ++members[process.host];
+  }
+  const auto verdict = suspicions_.judge(members);
+  if (verdict) actions_.emplace_back(GiveUp{.host = verdict->host, .by = verdict->by});
+}
+
 Actions Arbiter::host_joins(int slots, std::string meet_at, std::uint64_t now_ns) {
   now_ns_ = now_ns;
   if (has_ended_ || is_over_) return {};

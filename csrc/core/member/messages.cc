@@ -59,6 +59,15 @@ void read(Reader& in, LeftEarly& message) {
   message.step = in.varint("left_early.step", std::numeric_limits<std::uint64_t>::max());
 }
 
+void write(Writer& out, const Unreachable& message) {
+  out.varint(message.who);
+  out.varint(message.epoch);
+}
+void read(Reader& in, Unreachable& message) {
+  message.who = read_number(in, "unreachable.who");
+  message.epoch = read_number(in, "unreachable.epoch");
+}
+
 void write(Writer& out, const NewEpoch& message) {
   out.varint(message.number);
   out.u8(message.planned ? 1 : 0);

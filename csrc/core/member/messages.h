@@ -68,7 +68,15 @@ struct LeftEarly {
   bool operator==(const LeftEarly&) const = default;
 };
 
-using FromRank = std::variant<Ready, Formed, AtEnd, Beat, Died, LeftEarly>;
+// Says that this member cannot reach another one, which is on another host: their connection has
+// broken, or was never made. Not said of a rank of which others say so.
+struct Unreachable {
+  Incarnation who = 0;
+  EpochNumber epoch = 0;
+  bool operator==(const Unreachable&) const = default;
+};
+
+using FromRank = std::variant<Ready, Formed, AtEnd, Beat, Died, LeftEarly, Unreachable>;
 
 // --- From the arbiter ---
 

@@ -1,6 +1,8 @@
 // Ranks on several hosts: breaks when an order, a sum or a failure does not cross a connection.
 #include "engine/hosts.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -521,6 +523,33 @@ TEST_P(SeveralHosts, Rank0ThatLeavesIsNamedWhenever) {
       engine.shutdown();
     });
   }
+}
+
+// An elastic job has to know which host does not reach which.
+TEST(SeveralHostsApart, BothSidesSayWhomTheyCannotReach) {
+  std::mutex mutex;
+  std::vector<Rank> unreachable;
+  EngineOptions options{.pace = {.spin_ns = 20'000}};
+  options.unreachable = [&](Rank rank) {
+    const std::scoped_lock lock(mutex);
+    unreachable.push_back(rank);
+  };
+  World world = several_hosts({2, 1}, options);
+  const auto reduce = [](Engine& engine) -> Status {
+    std::vector<float> tensor(4, 1.0f);
+    auto handle = allreduce(engine, tensor, {.name = "t"});
+    return handle ? engine.wait(handle.value()) : handle.error();
+  };
+  world.run([&](Engine& engine) { EXPECT_TRUE(reduce(engine).ok()); });
+  EXPECT_TRUE(unreachable.empty());
+  for (int fd = 0; fd < 1024; ++fd) {
+    const auto peer = peer_address(fd);
+    if (peer.ok() && peer.value().family() == AF_INET) ::shutdown(fd, SHUT_RDWR);
+  }
+  world.run([&](Engine& engine) { EXPECT_EQ(reduce(engine).error().code, ErrorCode::kRankLost); });
+  const std::scoped_lock lock(mutex);
+  EXPECT_TRUE(std::ranges::count(unreachable, 2) > 0) << "by host 0";
+  EXPECT_TRUE(std::ranges::any_of(unreachable, [](Rank rank) { return rank < 2; })) << "by host 1";
 }
 
 // Known operations are joined on the way; who keeps the others waiting must be known all the same.

@@ -106,6 +106,37 @@ TEST_F(TwoHosts, ALostRankIsStartedAgainOnItsHost) {
   EXPECT_EQ(epoch()->members, (Members{1, 2}));
 }
 
+TEST_F(TwoHosts, AHostIsGivenUpThatAnotherOneCannotReach) {
+  train();
+  actions_.clear();
+  now_ = 10;
+  say(1, Unreachable{.who = 3, .epoch = 1});
+  now_ += options().suspicion_ns - 1;
+  keep(arbiter_.tick(now_));
+  EXPECT_TRUE(actions_.empty()) << "rank 2 may be gone, or its host";
+  ++now_;
+  EXPECT_LE(arbiter_.deadline(), now_);
+  keep(arbiter_.tick(now_));
+  EXPECT_EQ(all<GiveUp>(), (std::vector<GiveUp>{{.host = 1, .by = 0}}));
+  keep(arbiter_.tick(now_ + 1));
+  EXPECT_EQ(all<GiveUp>().size(), 1U);
+  keep(arbiter_.host_lost(1, now_));
+  EXPECT_EQ(epoch()->members, (Members{1, 2}));
+}
+
+TEST_F(TwoHosts, ASuspicionEndsWithItsEpoch) {
+  train();
+  say(1, Unreachable{.who = 3, .epoch = 1});
+  keep(arbiter_.exited(3, ExitKind::kSignal, now_));
+  EXPECT_EQ(epoch()->members, (Members{1, 2, 4}));
+  say(2, Unreachable{.who = 4, .epoch = 1});
+  say(2, Unreachable{.who = 1, .epoch = 2});
+  say(2, Unreachable{.who = 77, .epoch = 2});
+  now_ += 2 * options().suspicion_ns;
+  keep(arbiter_.tick(now_));
+  EXPECT_TRUE(all<GiveUp>().empty()) << "of an older epoch, of its host, of nobody";
+}
+
 TEST_F(TwoHosts, ALostHostThatReturnsGetsItsProcessesBack) {
   train();
   keep(arbiter_.host_lost(0, now_));

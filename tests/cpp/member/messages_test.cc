@@ -18,7 +18,8 @@ TEST(MemberMessages, FromARankComeBackAsTheyWere) {
   for (const FromRank& message :
        {FromRank(Ready{}), FromRank(Formed{.epoch = 300, .step = 1ull << 40}), FromRank(AtEnd{}),
         FromRank(AtEnd{.since = 300}), FromRank(Beat{}), FromRank(Died{.who = 9}),
-        FromRank(LeftEarly{.who = 9, .epoch = 300, .step = 1ull << 40})}) {
+        FromRank(LeftEarly{.who = 9, .epoch = 300, .step = 1ull << 40}),
+        FromRank(Unreachable{.who = 9, .epoch = 300})}) {
     const auto decoded = decode_from_rank(encode(message));
     ASSERT_TRUE(decoded.ok()) << decoded.error().text;
     EXPECT_EQ(decoded.value(), message);
@@ -44,6 +45,7 @@ TEST(MemberMessages, HaveTheBytesThatTheProtocolSays) {
   EXPECT_EQ(encode(FromRank(Beat{})), raw({3}));
   EXPECT_EQ(encode(FromRank(Died{.who = 9})), raw({4, 9}));
   EXPECT_EQ(encode(FromRank(LeftEarly{.who = 9, .epoch = 2, .step = 5})), raw({5, 9, 2, 5}));
+  EXPECT_EQ(encode(FromRank(Unreachable{.who = 9, .epoch = 2})), raw({6, 9, 2}));
   EXPECT_EQ(encode(FromArbiter(NewEpoch{.number = 7, .planned = true, .members = {4, 2}})),
             raw({0, 7, 1, 2, 4, 2, 0, 0}));
   EXPECT_EQ(encode(FromArbiter(
@@ -53,9 +55,10 @@ TEST(MemberMessages, HaveTheBytesThatTheProtocolSays) {
 }
 
 TEST(MemberMessages, BytesThatAreNoMessageAreRefused) {
-  for (const auto& bytes : {raw({}), raw({4}), raw({4, 0}), raw({5}), raw({5, 0, 1, 1}),
-                            raw({5, 1, 0, 1}), raw({5, 1, 1}), raw({6}), raw({0, 0}), raw({1}),
-                            raw({1, 0, 5}), raw({1, 2, 0x80}), raw({2}), raw({3, 0})}) {
+  for (const auto& bytes :
+       {raw({}), raw({4}), raw({4, 0}), raw({5}), raw({5, 0, 1, 1}), raw({5, 1, 0, 1}),
+        raw({5, 1, 1}), raw({6}), raw({6, 0, 1}), raw({6, 1, 0}), raw({7}), raw({0, 0}), raw({1}),
+        raw({1, 0, 5}), raw({1, 2, 0x80}), raw({2}), raw({3, 0})}) {
     EXPECT_FALSE(decode_from_rank(bytes).ok());
   }
   for (const auto& bytes : {raw({}), raw({2}), raw({0, 0, 0, 1, 1}), raw({0, 1, 2, 1, 1}),

@@ -32,6 +32,7 @@ using member::NewEpoch;
 using member::News;
 using member::NewsKind;
 using member::Ready;
+using member::Unreachable;
 
 constexpr std::size_t kEventsMax = 20'000;  // of a job; the longest takes some thousand
 constexpr int kFruitlessMax = 10;
@@ -40,6 +41,8 @@ constexpr int kErrorsAtOneStepMax = 2;
 constexpr std::uint64_t kBeat = 25;
 constexpr std::uint64_t kForever = 1'000'000;
 constexpr std::uint64_t kHostLease = 100;
+constexpr std::uint64_t kReachLimit = 60;  // so long ranks wait for a host that does not answer
+constexpr std::uint64_t kSuspicion = 50;
 
 // What is done at a moment of the program: the samples of a block, or none at the end of a pass.
 struct Block {
@@ -136,6 +139,7 @@ struct SimWorld {
   TrainingState newest;  // of the source, when the plan was made
   std::map<std::uint64_t, std::map<Incarnation, Block>> given;  // by moment
   bool has_failed = false;  // a rank has died of the block that cannot be done
+  bool was_cut = false;     // its members did not reach each other
 };
 
 class MemberJob {
@@ -215,6 +219,7 @@ class MemberJob {
       options.hosts[host].meet_at = "host" + std::to_string(host) + ":1";
     }
     options.hosts_may_join = chance(2);
+    options.suspicion_ns = kSuspicion;
     return options;
   }
 
@@ -311,6 +316,7 @@ class MemberJob {
         if (hosts_[number].life == life) end_host(number);
       });
     }
+    if (chance(2)) return cut_between(number);
     if (chance(2)) return end_host(number);
     cut_host(number);
   }
@@ -370,6 +376,76 @@ class MemberJob {
     // Either may come first. The agent hears nothing any more, and ends its processes.
     after(kHostLease + upto(40), [this, number, life = host.life] { lose_host(number, life); });
     after(kHostLease + upto(40), [this, number] { end_processes_of(number); });
+  }
+
+  // Two hosts do not reach each other any more. Both reach the launcher.
+  void cut_between(HostNumber number) {
+    const std::size_t further = 1 + upto(hosts_.size() - 2);
+    const auto other = static_cast<HostNumber>((number + further) % hosts_.size());
+    const std::uint64_t until = now_ + upto(chance(2) ? 2 * kReachLimit : 800);
+    for (const auto& [one, two] : {std::pair(number, other), std::pair(other, number)}) {
+      cut_until_[{one, two}] = std::max(cut_until_[{one, two}], until);
+    }
+    ++seen_.cuts_between;
+    say("hosts " + std::to_string(number) + " and " + std::to_string(other) +
+        " do not reach each other until " + std::to_string(until));
+    for (const auto& [epoch, world] : worlds_) {
+      after(kReachLimit, [this, epoch = epoch] { suspect(epoch); });
+    }
+  }
+  bool is_cut(const SimRank& one, const SimRank& two) const {
+    const auto cut = cut_until_.find({one.host, two.host});
+    return cut != cut_until_.end() && cut->second > now_;
+  }
+
+  // Whoever is in this epoch and gets no answer from a member says so. A World that was whole ends.
+  void suspect(EpochNumber epoch) {
+    SimWorld& world = worlds_.at(epoch);
+    std::vector<std::pair<Incarnation, Incarnation>> cuts;
+    for (const Incarnation by : world.epoch.members) {
+      for (const Incarnation whom : world.epoch.members) {
+        const SimRank& one = ranks_.at(by);
+        const SimRank& two = ranks_.at(whom);
+        const bool are_in = one.alive && one.epoch == epoch && !one.has_left && two.alive &&
+                            two.epoch == epoch && !two.has_left;
+        if (are_in && is_cut(one, two)) cuts.emplace_back(by, whom);
+      }
+    }
+    if (cuts.empty() || world.broken || ended_) return;
+    if (world.plan) break_world(epoch, 0);
+    const std::size_t first = upto(cuts.size() - 1);
+    for (std::size_t cut = 0; cut < cuts.size(); ++cut) {
+      if (cut != first && !chance(3)) continue;
+      after(
+          upto(10), cuts[cut].first,
+          [this, who = cuts[cut].second, epoch](SimRank& each) {
+            send_up(each, FromRank(Unreachable{.who = who, .epoch = epoch}));
+          },
+          /*is_risky=*/false);
+    }
+  }
+
+  // All members have come, as far as they reach each other.
+  void meet(EpochNumber number) {
+    SimWorld& world = worlds_.at(number);
+    const auto waits = [&](Incarnation id) {
+      return ranks_.at(id).epoch == number && ranks_.at(id).phase == Phase::kMeeting;
+    };
+    if (world.broken || world.plan || !std::ranges::all_of(world.epoch.members, waits)) return;
+    std::uint64_t whole_at = 0;
+    for (const Incarnation one : world.epoch.members) {
+      for (const Incarnation two : world.epoch.members) {
+        if (!is_cut(ranks_.at(one), ranks_.at(two))) continue;
+        whole_at = std::max(whole_at, cut_until_.at({ranks_.at(one).host, ranks_.at(two).host}));
+      }
+    }
+    if (whole_at == 0) {
+      if (world.was_cut) ++seen_.outlasted_cuts;
+      return recover(world);
+    }
+    if (!std::exchange(world.was_cut, true))
+      after(kReachLimit, [this, number] { suspect(number); });
+    after(whole_at - now_, [this, number] { meet(number); });
   }
 
   void end_processes_of(HostNumber host) {
@@ -634,6 +710,48 @@ class MemberJob {
     if (const auto* end = std::get_if<AtEnd>(&message.value())) note_end(rank, *end);
     if (const auto* died = std::get_if<Died>(&message.value())) note_death(ranks_.at(died->who));
     if (const auto* left = std::get_if<LeftEarly>(&message.value())) note_left_early(rank, *left);
+    if (const auto* other = std::get_if<Unreachable>(&message.value())) {
+      note_unreachable(rank, *other);
+    }
+  }
+
+  void note_unreachable(const SimRank& rank, const Unreachable& message) {
+    if (message.epoch != epoch_.number || !is_member(rank.id) || rank.told.released) {
+      ++seen_.old_suspicions;
+      return;
+    }
+    const SimRank& other = ranks_.at(message.who);
+    if (!is_member(message.who) || !other.is_there() || other.told.released) return;
+    if (suspected_.empty()) suspected_since_ = now_;
+    suspected_.insert({rank.host, other.host});
+    suspected_.insert({other.host, rank.host});
+  }
+  // Returns how many members are on hosts that this one and the others say they cannot reach.
+  int out_of_reach(HostNumber host) const {
+    const std::vector<Incarnation> members = survivors();
+    const auto is_cut_off = [&](Incarnation id) {
+      return suspected_.contains({host, ranks_.at(id).host});
+    };
+    const auto is_here = [&](Incarnation id) { return ranks_.at(id).host == host; };
+    if (std::ranges::none_of(members, is_here)) return 0;
+    return static_cast<int>(std::ranges::count_if(members, is_cut_off));
+  }
+  void give_up(const member::GiveUp& order) {
+    say("host " + std::to_string(order.host) + " is given up");
+    ++seen_.given_up;
+    require(now_ >= suspected_since_ + kSuspicion, "a host is given up too soon");
+    require(!std::exchange(has_given_up_, true), "two hosts are given up at once");
+    require(suspected_.contains({order.by, order.host}), "a host is given up that is reached");
+    const int worst = out_of_reach(order.host);
+    require(worst > 0, "a host without members is given up");
+    for (HostNumber host = 0; host < hosts_.size(); ++host) {
+      require(out_of_reach(host) <= worst, "a host is given up that reaches more than another one");
+    }
+    after(upto(kHostLease), [this, number = order.host, life = hosts_[order.host].life] {
+      if (hosts_[number].life <= life + 1) end_processes_of(number);
+    });
+    after(0,
+          [this, number = order.host, life = hosts_[order.host].life] { lose_host(number, life); });
   }
 
   void note_left_early(const SimRank& rank, const LeftEarly& message) {
@@ -776,7 +894,7 @@ class MemberJob {
     for (const Incarnation other : world.epoch.members) {
       if (ranks_.at(other).state.moment() >= rank.waits_for) ++seen_.half_applied;
     }
-    if (ranks_.at(by).alive) say_who_left(rank, by);
+    if (by != 0 && ranks_.at(by).alive) say_who_left(rank, by);
     give_up(rank);
   }
 
@@ -825,7 +943,7 @@ class MemberJob {
     world.met.insert(rank.id);
     say(name(rank.id) + " enters epoch " + std::to_string(epoch.number) + " at moment " +
         std::to_string(rank.state.moment()));
-    if (world.met.size() == world.epoch.members.size() && !world.broken) recover(world);
+    if (world.met.size() == world.epoch.members.size()) meet(epoch.number);
   }
 
   // All members have met and say what they have.
@@ -1018,6 +1136,8 @@ class MemberJob {
           over_to.push_back(send->incarnation);
         }
         send_down(ranks_.at(send->incarnation), message);
+      } else if (const auto* lost = std::get_if<member::GiveUp>(&action)) {
+        give_up(*lost);
       } else if (const auto* news = std::get_if<News>(&action)) {
         hear_news(*news);
       } else {
@@ -1258,6 +1378,8 @@ class MemberJob {
     for (const auto& [place, id] : places_) worlds_[next.number].places.insert(place);
     lost_since_epoch_ = false;
     needed_.reset();
+    suspected_.clear();
+    has_given_up_ = false;
     waiting_since_.reset();
     unfinished_since_.reset();
   }
@@ -1345,6 +1467,10 @@ class MemberJob {
       return;
     }
     require(!is_missed(), "a rank is waited for that has ended its program");
+    const bool is_due = !suspected_.empty() && now_ >= suspected_since_ + kSuspicion;
+    for (HostNumber host = 0; is_due && !has_given_up_ && host < hosts_.size(); ++host) {
+      require(out_of_reach(host) == 0, "hosts are waited for that do not reach each other");
+    }
     if (!program_is_done() && !idle_slots().empty()) {
       for (HostNumber host = 0; host < hosts_.size(); ++host) {
         require(!has_room(host), "a host has room for a process that is not started");
@@ -1520,8 +1646,9 @@ class MemberJob {
   std::uint64_t passes_ = 1;
 
   std::vector<SimHost> hosts_;
-  std::uint64_t joins_left_ = 0;          // hosts that may join
-  std::map<int, Incarnation> latest_in_;  // by slot
+  std::map<std::pair<HostNumber, HostNumber>, std::uint64_t> cut_until_;  // from each other
+  std::uint64_t joins_left_ = 0;                                          // hosts that may join
+  std::map<int, Incarnation> latest_in_;                                  // by slot
   std::map<Incarnation, SimRank> ranks_;
   std::map<EpochNumber, SimWorld> worlds_;
   bool has_made_step_ = false;  // a rank
@@ -1536,8 +1663,11 @@ class MemberJob {
   std::set<int> finished_places_;  // of released members that came to their end, not taken since
   std::optional<std::uint64_t> unfinished_since_;
   std::optional<LeftEarly> needed_;  // as a member of the newest epoch has said
-  std::vector<member::Lost> lost_;   // since an epoch was said to have formed
-  std::set<Incarnation> formed_;     // its members
+  std::set<std::pair<HostNumber, HostNumber>> suspected_;  // in the newest epoch
+  std::uint64_t suspected_since_ = 0;
+  bool has_given_up_ = false;
+  std::vector<member::Lost> lost_;  // since an epoch was said to have formed
+  std::set<Incarnation> formed_;    // its members
   bool has_state_ = false;
   bool over_ = false;
   bool ended_ = false;

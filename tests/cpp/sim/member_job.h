@@ -50,13 +50,18 @@ struct MemberCoverage {
   std::uint64_t released = 0;            // their members that were told to leave
   std::uint64_t lost_while_leaving = 0;  // hosts
   std::uint64_t short_cuts = 0;          // of an agent from the launcher, for less than a lease
+  std::uint64_t cuts_between = 0;        // of two hosts, each of which reaches the launcher
+  std::uint64_t outlasted_cuts = 0;      // meetings that were held after one
+  std::uint64_t given_up = 0;            // hosts that another one cannot reach
+  std::uint64_t old_suspicions = 0;      // of an epoch that was over
   std::uint64_t met_elsewhere = 0;       // epochs whose rank 0 is not on the first host
 };
 
 // Plays one whole elastic job of an arbiter (member::Arbiter) and simulated ranks, in one thread
 // and in time that is told; `seed` decides everything. Ranks are killed, fail, pause and send
 // nonsense at any event, and the launcher stands still; messages and exits arrive late. Hosts end,
-// leave, join, and their agents are cut from the launcher, for less than a lease and for longer.
+// leave, join, and their agents are cut from the launcher, for less than a lease and for longer, or
+// two hosts from each other.
 // After each event the arbiter's decisions are compared with what it has been told, and the ranks'
 // states with each other; when the faults have ceased, the job must end. Returns the first
 // violation with all that happened before it, nullopt if there is none.

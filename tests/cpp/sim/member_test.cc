@@ -41,10 +41,12 @@ TEST(MemberSimulation, KeepsItsInvariantsInEveryJob) {
         seen.started_elsewhere}) {
     EXPECT_GT(rare, kMemberJobs / 200);
   }
-  for (const std::uint64_t very_rare : {seen.state_of_the_lost, seen.stuck, seen.stuck_by_errors,
-                                        seen.unfinished, seen.lost_while_leaving}) {
+  for (const std::uint64_t very_rare :
+       {seen.state_of_the_lost, seen.stuck, seen.stuck_by_errors, seen.unfinished,
+        seen.lost_while_leaving, seen.cuts_between, seen.given_up, seen.outlasted_cuts}) {
     EXPECT_GT(very_rare, kMemberJobs / 1000);
   }
+  EXPECT_GT(seen.old_suspicions, 0U);
 }
 
 }  // namespace

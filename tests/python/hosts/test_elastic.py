@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from ciranda.netns.network import Network
 
 PACKAGES = Path(ciranda.__file__).resolve().parents[1]
 SAMPLES, BATCH, PASSES, AT = 62, 4, 2, 4
-LIMIT_S = 120.0
+LIMIT_S = 80.0
 PROGRAM = f"""
 import hashlib, json, os, signal, time
 import torch
@@ -41,7 +42,7 @@ def meddle(block):
     if what == "leave" and hvd.rank() == 0:
         agent = open(f"/proc/{{os.getppid()}}/stat").read().rpartition(")")[2].split()[1]
         os.kill(int(agent), signal.SIGTERM)
-    if what in ("crash", "cut", "return") and hvd.cross_rank() == 0:
+    if what in ("crash", "cut", "return", "apart") and hvd.cross_rank() == 0:
         open(f"there-{{own}}", "w").close()
         while not os.path.exists("cut"):
             time.sleep(0.01)
@@ -59,10 +60,10 @@ optimizer = hvd.DistributedOptimizer(
 data = torch.randn({SAMPLES}, 8, dtype=torch.float64)
 loader = DataLoader(TensorDataset(torch.arange({SAMPLES}), data), {BATCH}, shuffle=True)
 state = elastic.TorchState(model, optimizer)
-for number in range({PASSES} if what not in ("return", "leave") else 100_000):
+for number in range({PASSES} if what not in ("return", "leave", "apart") else 100_000):
     if what == "return" and number > 1 and elastic.agreed(hvd.size) == 4:
         break  # the host is back
-    if what == "leave" and number > 1 and elastic.agreed(hvd.size) == 2:
+    if what in ("leave", "apart") and number > 1 and elastic.agreed(hvd.size) == 2:
         break
     for step in elastic.steps(loader, state):
         block, epoch = step.number, _C.own_epoch()
@@ -108,7 +109,11 @@ class Job:
             time.sleep(0.02)
 
     def output(self) -> str:
-        return str(self.launcher.communicate(timeout=LIMIT_S)[0])
+        try:
+            return str(self.launcher.communicate(timeout=LIMIT_S)[0])
+        except subprocess.TimeoutExpired:
+            self.launcher.terminate()
+            raise AssertionError(self.launcher.communicate(timeout=LIMIT_S)[0]) from None
 
     def end(self) -> tuple[str, list[dict[str, Any]]]:
         output = self.output()
@@ -210,3 +215,25 @@ def test_a_host_that_leaves_costs_no_step(network: Any, tmp_path: Path) -> None:
     assert [each["size"] for each in results] == [2, 2]
     assert len({each["digest"] for each in results}) == 1
     job.check_samples(3, 4)
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_one_of_two_hosts_that_do_not_reach_each_other_is_given_up(
+    make_network: Callable[..., Any], tmp_path: Path, ways: int
+) -> None:
+    network = make_network(3, addresses=("ipv4",), ssh=True)
+    options = ("-H", "node0:2,node1:2", "--min-np", "2", "--blacklist-cooldown-range", "60", "60")
+    job = Job(network, tmp_path / "job", 2, "apart", *options)
+    job.wait_for("there-1", "there-2")
+    one, other, _ = network.hosts
+    network.cut(one, other)
+    if ways == 2:
+        network.cut(other, one)
+    (job.folder / "cut").touch()
+    output, results = job.end()
+    lost = r"host node1 was lost: host node0 cannot reach it; 2 ranks go on after [0-9.]+ s at step"
+    assert re.search(lost, output), output
+    assert [each["size"] for each in results] == [2, 2]
+    assert len({each["digest"] for each in results}) == 1
+    job.check_samples(1, 2)
+    assert other.run(["pgrep", "-f", "rank[.]py"]).stdout == ""

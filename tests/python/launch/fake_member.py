@@ -10,7 +10,7 @@ import socket
 import time
 
 INCARNATION = int(os.environ["CIRANDA_INCARNATION"])
-_READY, _FORMED, _AT_END, _LEFT_EARLY = 0, 1, 2, 5
+_READY, _FORMED, _AT_END, _LEFT_EARLY, _UNREACHABLE = 0, 1, 2, 5, 6
 _NEW_EPOCH, _OVER = 0, 1
 _newest = 0  # the epoch that this rank has formed last
 _socket = socket.socket(fileno=int(os.environ["CIRANDA_MEMBER_FD"]))
@@ -46,6 +46,11 @@ def at_end() -> None:
 def needs(who: int, step: int) -> None:
     """Says that this rank needs another one, which has left the World of the newest epoch."""
     _socket.send(bytes([_LEFT_EARLY]) + _varint(who) + _varint(_newest) + _varint(step))
+
+
+def cannot_reach(who: int) -> None:
+    """Says that this rank cannot reach another one of the newest epoch."""
+    _socket.send(bytes([_UNREACHABLE]) + _varint(who) + _varint(_newest))
 
 
 def say(message: bytes) -> None:

@@ -92,6 +92,33 @@ member.leave(9)
     assert result.stdout.count(there) == 2
 
 
+def test_one_of_two_hosts_that_cannot_reach_each_other_is_given_up(launcher, run):
+    result = run(
+        """
+if me == 1:
+    member.cannot_reach(3)
+while epoch.number < 2 and me < 3:
+    epoch = member.hear()
+    member.formed(epoch, 8)
+if me < 3:
+    member.wait_for("folder")
+    while os.path.exists(open("folder").read()):
+        time.sleep(0.01)  # its agent removes it, after it has ended its ranks
+    member.leave(9)
+    sys.exit()
+if me == 3:
+    open("folder.tmp", "w").write(os.environ["CIRANDA_JOB_DIR"])
+    os.rename("folder.tmp", "folder")
+assert member.hear() is None  # nobody names it a member any more
+""",
+    )
+    assert result.returncode == 0, result.stderr
+    assert lines_of(result)[0] == (
+        "host b was lost: host a cannot reach it; 2 ranks go on after T s at step 8"
+    )
+    launcher.wait_until(lambda: not launcher.processes(), 10)
+
+
 def test_a_host_that_is_silent_is_lost_and_ends_its_ranks(launcher, run):
     result = run(
         """

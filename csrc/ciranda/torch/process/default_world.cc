@@ -291,6 +291,10 @@ void begin_epoch(const member::NewEpoch& epoch) {
   config.engine.died = [member = process.member, here = place.here](Rank local) {
     (void)member->say(member::Died{.who = here[static_cast<std::size_t>(local)]});
   };
+  config.engine.unreachable = [member = process.member, epoch](Rank who) {
+    (void)member->say(member::Unreachable{.who = epoch.members[static_cast<std::size_t>(who)],
+                                          .epoch = epoch.number});
+  };
   // Each epoch has keys of its own, by its job_id, so its meeting is the first.
   process.handover = {.key = std::move(process.handover.key)};
   begin_world(std::move(config), process.handover);

@@ -83,6 +83,11 @@ Result<std::vector<ProvenSocket>> ConnectionThread::take() {
   return std::exchange(proven_, {});
 }
 
+std::vector<Rank> ConnectionThread::take_unanswered() {
+  const MutexLock lock(mutex_);
+  return std::exchange(unanswered_, {});
+}
+
 void ConnectionThread::close_in_forked_child() noexcept {
   sockets_.close();
   acceptor_.close_listeners();
@@ -96,18 +101,18 @@ void ConnectionThread::run() {
     if (stopping_.load()) return;
     start_dialing();
     accept_connections();
-    advance_dialers();
+    advance_calls();
     wait();
   }
 }
 
 void ConnectionThread::start_dialing() {
-  CIRANDA_ASSERT(dialers_.size() <= kDialersMax);
+  CIRANDA_ASSERT(calls_.size() <= kDialersMax);
   const MutexLock lock(mutex_);
-  const std::size_t count = std::min(orders_.size(), kDialersMax - dialers_.size());
+  const std::size_t count = std::min(orders_.size(), kDialersMax - calls_.size());
   for (std::size_t i = 0; i < count; ++i) {
     Order& order = orders_[i];
-    dialers_.emplace_back(*keys_, order.hello, std::move(order.candidates), order.deadline_ns);
+    calls_.push_back({Dialer(*keys_, order.hello, std::move(order.candidates), order.deadline_ns)});
   }
   orders_.erase(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(count));
 }
@@ -125,11 +130,11 @@ void ConnectionThread::accept_connections() {
   if (const auto sentence = acceptor_.summary(monotonic_ns())) warn_(*sentence);
 }
 
-void ConnectionThread::advance_dialers() {
-  for (auto dialer = dialers_.begin(); dialer != dialers_.end();) {
-    auto proven = dialer->advance(monotonic_ns());
+void ConnectionThread::advance_calls() {
+  for (auto call = calls_.begin(); call != calls_.end();) {
+    auto proven = call->dialer.advance(monotonic_ns());
     if (proven && !proven.value()) {
-      ++dialer;
+      tell_if_unanswered(*call++);
       continue;
     }
     if (proven) {
@@ -137,17 +142,24 @@ void ConnectionThread::advance_dialers() {
     } else {
       fail(proven.error());
     }
-    dialer = dialers_.erase(dialer);
+    call = calls_.erase(call);
     raise(orders_came_);  // there is room for the next order
   }
+}
+
+void ConnectionThread::tell_if_unanswered(Call& call) {
+  if (call.is_told || !call.dialer.is_unanswered(monotonic_ns())) return;
+  call.is_told = true;
+  const MutexLock lock(mutex_);
+  unanswered_.push_back(call.dialer.to());
 }
 
 void ConnectionThread::wait() {
   std::vector<Watched> dialed;
   std::uint64_t deadline_ns = acceptor_.next_deadline_ns().value_or(kNever);
-  for (const Dialer& dialer : dialers_) {
-    dialed.push_back(dialer.watched());
-    deadline_ns = std::min(deadline_ns, dialer.next_deadline_ns());
+  for (const Call& call : calls_) {
+    dialed.push_back(call.dialer.watched());
+    deadline_ns = std::min(deadline_ns, call.dialer.next_deadline_ns());
   }
   sockets_.arm(dialed);
   sockets_.wait(deadline_ns);

@@ -48,6 +48,9 @@ class ConnectionThread {
   // Returns the connections that were proven since the last call, accepted or dialed. After a
   // dialer or the acceptor has failed, returns the first such error.
   Result<std::vector<ProvenSocket>> take() EXCLUDES(mutex_);
+  // Returns the ranks whose calls have become Dialer::is_unanswered() since the last call; they are
+  // called on all the same.
+  std::vector<Rank> take_unanswered() EXCLUDES(mutex_);
   int fd() const { return news_.get(); }  // readable when take() has something
 
   // Closes the listeners and the thread's own descriptors in a forked child, which has no such
@@ -61,6 +64,10 @@ class ConnectionThread {
     std::vector<Endpoint> candidates;
     std::uint64_t deadline_ns = 0;
   };
+  struct Call {
+    Dialer dialer;
+    bool is_told = false;  // that nobody answers
+  };
 
   ConnectionThread(std::unique_ptr<const ConnectionKeys> keys, Acceptor acceptor,
                    std::function<void(const std::string&)> warn);
@@ -68,7 +75,8 @@ class ConnectionThread {
   void run();
   void start_dialing() EXCLUDES(mutex_);
   void accept_connections();
-  void advance_dialers();
+  void advance_calls();
+  void tell_if_unanswered(Call& call) EXCLUDES(mutex_);
   void wait();
   void deliver(ProvenSocket socket) EXCLUDES(mutex_);
   void fail(const Error& why) EXCLUDES(mutex_);
@@ -82,13 +90,14 @@ class ConnectionThread {
   // Owned by the thread, which sleeps on sockets_.
   SocketSet sockets_;
   Acceptor acceptor_;
-  std::list<Dialer> dialers_;
+  std::list<Call> calls_;
   bool accepts_ = true;
 
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   std::vector<Order> orders_ GUARDED_BY(mutex_);
   std::vector<ProvenSocket> proven_ GUARDED_BY(mutex_);
+  std::vector<Rank> unanswered_ GUARDED_BY(mutex_);
   std::optional<Error> failure_ GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -79,6 +79,7 @@ std::uint64_t Dialer::next_deadline_ns() const {
 
 void Dialer::begin_attempt(std::uint64_t now_ns) {
   CIRANDA_ASSERT(!attempt_ && candidate_ < candidates_.size());
+  if (!begun_ns_) begun_ns_ = now_ns;
   if (addresses_.empty()) {
     auto found = resolve(candidates_[candidate_]);
     if (!found) return give_up(found.error());
@@ -105,6 +106,7 @@ Result<std::optional<ProvenSocket>> Dialer::advance_attempt(std::uint64_t now_ns
     auto connected = finish_connect(attempt.stream.fd(), attempt.address);
     if (!connected) return connected.error();
     attempt.connected = connected.value();
+    has_connected_ = has_connected_ || attempt.connected;
   }
   if (attempt.connected) {
     const bool answered = attempt.handshake.answered();

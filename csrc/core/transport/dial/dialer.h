@@ -27,6 +27,12 @@ class Dialer {
          std::uint64_t deadline_ns);
 
   Rank to() const { return hello_.to; }
+  // Returns true if no host has taken a call at any of the addresses, and kUnansweredNs have passed
+  // since the first one.
+  bool is_unanswered(std::uint64_t now_ns) const {
+    return !has_connected_ && begun_ns_ && now_ns >= *begun_ns_ + kUnansweredNs;
+  }
+  static constexpr std::uint64_t kUnansweredNs = 10'000'000'000;  // some calls again, on a bad line
 
   // Continues as far as possible without waiting. Returns the connection when it is proven, and
   // nullopt before. The dialer is done after it has returned a connection or an Error. kTimeout
@@ -63,6 +69,8 @@ class Dialer {
   const Cookie cookie_;
   const std::vector<Endpoint> candidates_;
   const std::uint64_t deadline_ns_;
+  std::optional<std::uint64_t> begun_ns_;  // with the first attempt
+  bool has_connected_ = false;
   std::vector<std::string> reasons_;      // of failures, by candidate
   std::size_t candidate_ = 0;             // the current or next one
   std::vector<SocketAddress> addresses_;  // of this candidate, not tried yet

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,6 +73,8 @@ Error speaks_for_others(std::size_t host) {
 // Number of the acceptor in the SocketSet. A speaker's number is its rank, which is never 0.
 constexpr std::uint32_t kCallers = 0;
 constexpr std::uint32_t kInterrupt = kRanksMax;  // and that of the descriptor that interrupts
+
+constexpr std::uint64_t kLookNs = 1'000'000'000;  // between looks whether rank 0 still answers
 
 // Rank 0's side.
 class Leader {
@@ -217,10 +220,12 @@ class Leader {
 // As connect_authenticated(), but the meeting can be interrupted.
 Result<ProvenSocket> dial(const ConnectionKeys& keys, const Hello& self, const Meeting& meeting) {
   Dialer dialer(keys, self, {meeting.rendezvous}, meeting.deadline_ns);
+  std::function<void()> unanswered = meeting.unanswered;
   for (;;) {
     auto proven = dialer.advance(monotonic_ns());
     if (!proven) return proven.error();
     if (proven.value()) return std::move(*proven.value());
+    if (unanswered && dialer.is_unanswered(monotonic_ns())) std::exchange(unanswered, nullptr)();
     pollfd both[] = {poll_for(dialer.watched()),
                      {.fd = meeting.interrupt, .events = POLLIN, .revents = 0}};
     (void)::poll(both, 2, poll_timeout_ms(dialer.next_deadline_ns()));
@@ -229,6 +234,7 @@ Result<ProvenSocket> dial(const ConnectionKeys& keys, const Hello& self, const M
 }
 
 Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int size) {
+  std::function<void()> unanswered = meeting.unanswered;
   for (;;) {
     auto frame = leader.receive();
     if (!frame) return frame.error();
@@ -245,10 +251,14 @@ Result<MetHosts> hear_roll(const Meeting& meeting, ControlConnection leader, int
       met.control.push_back(std::move(leader));
       return met;
     }
-    auto readable =
-        wait_readable_or_interrupted(leader.fd(), meeting.deadline_ns, meeting.interrupt);
+    const std::uint64_t look_ns = unanswered ? monotonic_ns() + kLookNs : kNever;
+    auto readable = wait_readable_or_interrupted(
+        leader.fd(), std::min(look_ns, meeting.deadline_ns), meeting.interrupt);
     if (!readable) return readable.error();
-    if (!readable.value()) {
+    if (unanswered && !check_answers(leader.fd(), Dialer::kUnansweredNs / kMsInNs)) {
+      std::exchange(unanswered, nullptr)();
+    }
+    if (!readable.value() && monotonic_ns() >= meeting.deadline_ns) {
       return Error{.code = ErrorCode::kTimeout,
                    .text = "rank 0 at " + to_string(meeting.rendezvous) + " heard this rank, but " +
                            "other ranks did not join within " +

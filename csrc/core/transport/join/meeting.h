@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/base/result.h"
@@ -20,6 +21,8 @@ struct Meeting {
   std::uint64_t deadline_ns = 0;  // monotonic_ns
   std::uint64_t timeout_ms = 0;   // for error messages
   int interrupt = -1;             // ends the meeting with kShutdown when readable; -1: none
+  // Called once if rank 0's host does not answer for Dialer::kUnansweredNs. The meeting goes on.
+  std::function<void()> unanswered = {};
 };
 
 struct MetHosts {

@@ -129,10 +129,10 @@ RemoteMesh RemoteMesh::one_host(Rank self, int size) {
 }
 
 Result<RemoteMesh> join_remote(RemoteJoin join, const LocalMesh& local, const Secret& key) {
-  return join_remote_unless(-1, std::move(join), local, key);
+  return join_remote_unless({}, std::move(join), local, key);
 }
 
-Result<RemoteMesh> join_remote_unless(int interrupt, RemoteJoin join, const LocalMesh& local,
+Result<RemoteMesh> join_remote_unless(ElasticJoin elastic, RemoteJoin join, const LocalMesh& local,
                                       const Secret& key) {
   CIRANDA_TRY(check_place(join.self));
   auto keys = ConnectionKeys::of_job(key, join.job_id, join.epoch, join.tls);
@@ -142,7 +142,8 @@ Result<RemoteMesh> join_remote_unless(int interrupt, RemoteJoin join, const Loca
   const Meeting meeting{.rendezvous = join.rendezvous,
                         .deadline_ns = monotonic_ns() + join.timeout_ms * kMsInNs,
                         .timeout_ms = join.timeout_ms,
-                        .interrupt = interrupt};
+                        .interrupt = elastic.interrupt,
+                        .unanswered = std::move(elastic.unanswered)};
   auto acceptor = open_acceptor(join, *keys.value(), self.incarnation);
   if (!acceptor) return acceptor.error();
   auto met = local.self == 0

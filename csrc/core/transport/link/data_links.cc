@@ -56,6 +56,10 @@ Result<bool> DataLinks::advance() {
   return any;
 }
 
+std::vector<Rank> DataLinks::unanswered() {
+  return missing_ > 0 ? connection_thread_->take_unanswered() : std::vector<Rank>();
+}
+
 void DataLinks::watched(std::vector<Watched>& out) const {
   if (missing_ > 0) out.push_back({.socket = connection_thread_->fd(), .readable = true});
 }

@@ -63,6 +63,9 @@ class DataLinks {
   // Takes the new connections of the connection thread; returns true if there were any. An Error
   // names the rank that could not be reached.
   Result<bool> advance();
+  // Returns the ranks that were called for a link and whose call has become
+  // Dialer::is_unanswered() since this was called last.
+  std::vector<Rank> unanswered();
   // Appends the events that advance() waits for.
   void watched(std::vector<Watched>& out) const;
 

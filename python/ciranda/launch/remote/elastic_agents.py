@@ -71,6 +71,10 @@ class ElasticAgents(HostAgents):
         agent = self._incarnations[incarnation]
         agent.outbox.send(frames.rank_frame(frames.MEMBER, incarnation, message))
 
+    def give_up(self, host_index: int, why: str) -> None:
+        for agent in [each for each in self._living() if each.index == host_index]:
+            self._give_up(agent, why)
+
     def settle(self, number: int) -> None:
         """Does nothing: the agent sends all that a process has said before its end."""
 

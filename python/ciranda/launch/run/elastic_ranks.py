@@ -53,6 +53,9 @@ class Members(Ranks, Protocol):
 
     def say(self, incarnation: int, message: bytes) -> None: ...
 
+    def give_up(self, host_index: int, why: str) -> None:
+        """Treats the host as one that is silent: reports it as lost."""
+
     def settle(self, number: int) -> None:
         """Brings what processes have said, and printed, before the process ended."""
 
@@ -175,6 +178,7 @@ class ElasticRanks:
         )
 
     def _do(self, actions: Sequence[Action]) -> None:
+        given_up = [action for action in actions if action.kind == ActionKind.give_up]
         for action in actions:
             if action.kind == ActionKind.start:
                 self._start(action.incarnation, action.slot, action.host)
@@ -188,6 +192,12 @@ class ElasticRanks:
                 self._tell()
             elif action.kind == ActionKind.end and action.reason is not None:
                 self._conclude(action.reason, action.incarnation, action.step)
+        for action in given_up:  # last, since the arbiter hears of it at once
+            self._give_up(action.host, action.by)
+
+    def _give_up(self, host: int, by: int) -> None:
+        why = f"host {self._hosts[by].name} cannot reach it"
+        self._members.give_up(self._hosts[host].index, why)
 
     def _start(self, incarnation: int, slot: int, host: int) -> None:
         follows = self._changes.started(incarnation, slot)

@@ -74,6 +74,9 @@ class LocalMembers(LocalRanks):
         except OSError:  # it has closed its end, and will end itself
             pass
 
+    def give_up(self, host_index: int, why: str) -> None:
+        """Never called: there is one host."""
+
     def settle(self, number: int) -> None:
         """Passes on what is left of a process that has ended, and what all others have said."""
         self._pass_on()

@@ -106,6 +106,32 @@ TEST(Dialer, SaysInTimeWhatWasWrongWithEachCandidate) {
   EXPECT_NE(text.find("did not prove in time"), std::string::npos) << text;
 }
 
+TEST(Dialer, IsUnansweredWhileNoHostTakesTheCall) {
+  Endpoint nobody;
+  {
+    auto reserved = listen_tcp("127.0.0.1").value();
+    nobody = local_address(reserved.get()).value().endpoint();
+  }
+  auto silent = listen_tcp("127.0.0.1").value();  // the kernel takes the call, the rank is stopped
+  const ConnectionKeys keys = keys_of();
+  for (const bool is_there : {false, true}) {
+    const Endpoint to = is_there ? local_address(silent.get()).value().endpoint() : nobody;
+    Dialer dialer(keys, {.from = 2, .to = 0}, {to}, kNever);
+    std::uint64_t now_ns = monotonic_ns();
+    EXPECT_FALSE(dialer.is_unanswered(now_ns + Dialer::kUnansweredNs)) << "nobody has called";
+    const std::uint64_t later_ns = now_ns + Dialer::kUnansweredNs;
+    EXPECT_FALSE(dialer.advance(now_ns).value());
+    for (const std::uint64_t end_ns = in_ms(5'000); now_ns < end_ns && is_there;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      now_ns = monotonic_ns();
+      EXPECT_FALSE(dialer.advance(now_ns).value());
+      if (!dialer.is_unanswered(later_ns)) break;
+    }
+    EXPECT_FALSE(dialer.is_unanswered(later_ns - 1));
+    EXPECT_EQ(dialer.is_unanswered(later_ns), !is_there);
+  }
+}
+
 TEST(Dialer, ReportsWhoCannotProveThatItIsThePeer) {
   // Answers as a server does, with random bytes.
   auto liar = listen_tcp("127.0.0.1").value();

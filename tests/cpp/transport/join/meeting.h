@@ -66,13 +66,13 @@ inline std::vector<LocalMesh> inside(const std::vector<int>& ranks_of_hosts) {
 // Each in a thread of its own; by rank.
 inline std::vector<Result<RemoteMesh>> meet(std::vector<RemoteJoin> joins,
                                             const std::vector<LocalMesh>& locals,
-                                            int interrupt = -1) {
+                                            const ElasticJoin& elastic = {}) {
   std::vector<Result<RemoteMesh>> results;
   for (std::size_t i = 0; i < joins.size(); ++i) results.emplace_back(Error{});
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < joins.size(); ++i) {
-    threads.emplace_back([&results, &locals, i, interrupt, join = std::move(joins[i])]() mutable {
-      results[i] = join_remote_unless(interrupt, std::move(join), locals[i], test_key());
+    threads.emplace_back([&results, &locals, i, elastic, join = std::move(joins[i])]() mutable {
+      results[i] = join_remote_unless(elastic, std::move(join), locals[i], test_key());
     });
   }
   for (std::thread& thread : threads) thread.join();

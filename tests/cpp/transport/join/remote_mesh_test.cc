@@ -131,7 +131,7 @@ TEST(RemoteMesh, AMeetingThatIsInterruptedEndsForAll) {
     EXPECT_EQ(::write(pipe[1], "", 1), 1);
   });
   const std::uint64_t begin_ns = monotonic_ns();
-  for (const auto& result : meet(std::move(all), inside({2, 2, 1}), pipe[0])) {
+  for (const auto& result : meet(std::move(all), inside({2, 2, 1}), {.interrupt = pipe[0]})) {
     ASSERT_FALSE(result.ok());
     const ErrorCode code = result.error().code;
     EXPECT_TRUE(code == ErrorCode::kShutdown || code == ErrorCode::kRankLost)
@@ -151,7 +151,7 @@ TEST(RemoteMesh, ACallThatIsInterruptedEnds) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
   EXPECT_EQ(::write(pipe[1], "", 1), 1);
-  for (const auto& result : meet(std::move(all), locals, pipe[0])) {
+  for (const auto& result : meet(std::move(all), locals, {.interrupt = pipe[0]})) {
     ASSERT_FALSE(result.ok());
     const ErrorCode code = result.error().code;
     EXPECT_TRUE(code == ErrorCode::kShutdown || code == ErrorCode::kRankLost)
