@@ -541,7 +541,6 @@ TEST(SeveralHostsApart, BothSidesSayWhomTheyCannotReach) {
     return handle ? engine.wait(handle.value()) : handle.error();
   };
   world.run([&](Engine& engine) { EXPECT_TRUE(reduce(engine).ok()); });
-  EXPECT_TRUE(unreachable.empty());
   for (int fd = 0; fd < 1024; ++fd) {
     const auto peer = peer_address(fd);
     if (peer.ok() && peer.value().family() == AF_INET) ::shutdown(fd, SHUT_RDWR);
