@@ -227,9 +227,15 @@ Result<Fd> adopt_listener(Fd socket) {
   return socket;
 }
 
+namespace {
+
+constexpr int kAskSeconds = 1;
+constexpr std::uint64_t kAskAgainMs = 1'200;  // a first answer would have come by then
+
+}  // namespace
+
 // No TCP_USER_TIMEOUT: it also cuts off a peer whose kernel answers but which reads nothing.
 Status set_connection_options(int socket) {
-  constexpr int kAskSeconds = 1;
   constexpr int kAsksMax = 127;  // the kernel's maximum: the engine decides when a peer is lost
   CIRANDA_TRY(set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   CIRANDA_TRY(set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
@@ -261,7 +267,13 @@ Status check_answers(int socket, std::uint64_t limit_ms) {
   const bool waits_for_room = info.tcpi_unacked == 0 && info.tcpi_backoff > 0;
   if (waits_for_room && info.tcpi_probes < 2) return {};
   const std::uint64_t silent_ms = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
-  if (silent_ms < limit_ms) return {};
+  if (silent_ms < limit_ms) {
+    // A lost probe is no lost host: to set the time anew makes the kernel ask at once.
+    if (silent_ms >= kAskAgainMs) {
+      CIRANDA_TRY(set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kAskSeconds, "TCP_KEEPIDLE"));
+    }
+    return {};
+  }
   return Error{.code = ErrorCode::kRankLost,
                .text = "its host has not answered for " + std::to_string(silent_ms) +
                        " ms, so the host or the network is down"};

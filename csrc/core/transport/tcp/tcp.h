@@ -73,7 +73,9 @@ bool pace_when_far(int socket, std::uint32_t far_us = kFarUs);
 
 // Returns kRankLost if the peer's kernel has answered nothing for `limit_ms`. A kernel also answers
 // for a process that is stopped or busy, so the peer's host or the network is down. A connection
-// that either side has closed is no error here: the next read or write reports it. Never blocks.
+// that either side has closed is no error here: the next read or write reports it. Called several
+// times a second, it has a peer asked more often that has not answered for a while, since packets
+// are lost on bad lines. Never blocks.
 Status check_answers(int socket, std::uint64_t limit_ms);
 
 // Begins to connect to one address. The socket becomes writable when the attempt has succeeded or
