@@ -1,8 +1,6 @@
-"""Elastic training while hosts lose each other: breaks when two worlds both go on, when a sample is
-lost or counts twice, or when a job does not come to itself again.
-
-The network of a quiet minute has no cut; this one has one after the other.
-"""
+"""Elastic training on bad networks, for minutes: breaks when two worlds both go on, when a sample
+is lost or counts twice, when a job does not come to itself again, or a host is given up that is
+there."""
 
 from __future__ import annotations
 
@@ -21,10 +19,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import ciranda
+from ciranda.netns.link import Link
 from ciranda.netns.network import Network
 
 PACKAGES = Path(ciranda.__file__).resolve().parents[1]
 CUTS = int(os.environ.get("CIRANDA_CUTS", "10"))
+BAD_S = float(os.environ.get("CIRANDA_BAD_LINE_S", "60"))
 SAMPLES = 62
 LIMIT_S = 120.0
 PROGRAM = f"""
@@ -50,11 +50,15 @@ def write(what, block, epoch, ids):
     row = [what, time.monotonic(), block, epoch, cr.size(), ids.tolist()]
     log.write(json.dumps(row) + "\\n")
 
+passes = 0
+
 def must_stop():
-    stop = torch.tensor(float(os.path.exists("stop")))
+    stop = torch.tensor(float(os.path.exists("stop") or passes == PASSES))
     return bool(cr.allreduce(stop, op=cr.Max).item())
 
+PASSES = int(os.environ.get("PASSES", "-1"))
 while not elastic.agreed(must_stop):
+    passes += 1
     for step in elastic.steps(loader, state):
         block, epoch = step.number, _C.own_epoch()
         with step as (ids, x):
@@ -66,7 +70,7 @@ while not elastic.agreed(must_stop):
         if step.done:
             write("done", block, epoch, ids)
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-open(f"result-{{own}}", "w").write(json.dumps([cr.size(), digest.hexdigest()]))
+open(f"result-{{own}}", "w").write(json.dumps([cr.size(), digest.hexdigest(), passes]))
 """
 
 
@@ -82,19 +86,21 @@ class Row(NamedTuple):
 
 
 class Job:
-    """Six ranks on node0, node1 and node2, started on node3."""
+    """Two ranks on each host but the last one, on which it is started."""
 
-    def __init__(self, network: Network, folder: Path) -> None:
+    def __init__(self, network: Network, folder: Path, passes: int = -1) -> None:
         folder.mkdir()
         self.folder = folder
         python = folder / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH={PACKAGES} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
         (folder / "rank.py").write_text(PROGRAM)
-        options = [f"--python={python}", "-H", "node0:2,node1:2,node2:2", "--min-np", "2"]
-        options += ["--blacklist-cooldown-range", "1", "2", "-x", "OMP_NUM_THREADS=1"]
+        *hosts, starter = network.hosts
+        options = [f"--python={python}", "-H", ",".join(f"{each.name}:2" for each in hosts)]
+        options += ["--min-np", "2", "--blacklist-cooldown-range", "1", "2"]
+        options += ["-x", "OMP_NUM_THREADS=1", "-x", f"PASSES={passes}"]
         self._output = (folder / "output").open("w+")
-        self.launcher = network.hosts[3].popen(
+        self.launcher = starter.popen(
             [sys.executable, "-m", "ciranda", "run", "--no-color", *options, "rank.py"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(PACKAGES)},
@@ -121,8 +127,9 @@ class Job:
             assert time.monotonic() < began + LIMIT_S, self.output()
             time.sleep(0.1)
 
-    def end(self) -> None:
-        (self.folder / "stop").touch()
+    def end(self, *, now: bool = True) -> None:
+        if now:
+            (self.folder / "stop").touch()
         assert self.launcher.wait(LIMIT_S) == 0, self.output()
 
     def rows(self) -> list[list[Row]]:
@@ -176,8 +183,37 @@ def test_never_two_worlds(make_network: Callable[..., Any], tmp_path: Path) -> N
     print(f"seed {seed}: {CUTS} cuts, {lost} hosts lost, step {job.newest().block}")
     assert lost > 0
     results = job.results()
-    assert len(results) == 6 and len({digest for _, digest in results}) == 1
+    assert len(results) == 6 and len({digest for _, digest, _ in results}) == 1
     check(job.rows())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("loss", [0.01, 0.05])
+def test_a_bad_line_evicts_nobody(
+    make_network: Callable[..., Any], tmp_path: Path, loss: float
+) -> None:
+    """A round trip takes 50 to 150 ms."""
+    chance = random.Random(1)
+    network = make_network(3, addresses=("ipv4",), ssh=True, router=True, seed=1)
+    job = Job(network, tmp_path / "job")
+    job.wait_until_it_trains_on(hosts=2)
+    ends = time.monotonic() + BAD_S
+    while time.monotonic() < ends:
+        for host in network.hosts:
+            network.set_link(Link(delay_ms=chance.uniform(25, 75), loss=loss), host)
+        assert job.launcher.poll() is None, job.output()
+        time.sleep(0.5)
+    network.set_link(Link())
+    job.end()
+    assert "lost" not in job.output(), job.output()
+    results = job.results()
+    (digest,) = {digest for _, digest, _ in results}
+    (passes,) = {passes for _, _, passes in results}
+    print(f"loss {loss}: {passes} passes")
+    quiet = Job(network, tmp_path / "quiet", passes)
+    quiet.end(now=False)
+    assert {each for _, each, _ in quiet.results()} == {digest}
 
 
 def check(processes: list[list[Row]]) -> None:
