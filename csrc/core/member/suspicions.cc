@@ -32,13 +32,9 @@ std::optional<Suspicions::Verdict> Suspicions::judge(const std::map<HostNumber, 
     if (there != members.end() && members.contains(host)) out_of_reach[host] += there->second;
   }
   if (out_of_reach.empty()) return std::nullopt;
-  const auto rank = [&](const auto& each) {
+  const auto worst = std::ranges::max_element(out_of_reach, {}, [&](const auto& each) {
     return std::tuple(each.second, -members.at(each.first), each.first);
-  };
-  auto worst = out_of_reach.begin();
-  for (auto each = worst; each != out_of_reach.end(); ++each) {
-    if (rank(*each) > rank(*worst)) worst = each;
-  }
+  });
   const auto cut = std::ranges::find_if(cuts_, [&](const auto& each) {
     return each.first == worst->first && members.contains(each.second);
   });
