@@ -4,10 +4,8 @@ the parameters are not those of a quiet run, or when ranks of a lost host go on 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from on_hosts import start_job
 
-import ciranda
 from ciranda.netns.network import Network
 
-PACKAGES = Path(ciranda.__file__).resolve().parents[1]
 SAMPLES, BATCH, PASSES, AT = 62, 4, 2, 4
 LIMIT_S = 80.0
 PROGRAM = f"""
@@ -86,20 +83,15 @@ class Job:
     """A job of four ranks on node0 and node1, started on one of the hosts."""
 
     def __init__(self, network: Network, folder: Path, on: int, what: str, *options: str) -> None:
-        folder.mkdir()
         self.folder = folder
-        python = folder / "python"  # for hosts where the ciranda under test is not installed
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={PACKAGES} exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-        (folder / "rank.py").write_text(PROGRAM)
-        command = [sys.executable, "-m", "ciranda", "run", "--no-color", f"--python={python}"]
-        self.launcher = network.hosts[on].popen(
-            [*command, *options, "-x", f"WHAT={what}", "-x", "OMP_NUM_THREADS=1", "rank.py"],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(PACKAGES)},
-            stdout=-1,
-            stderr=-2,
-            text=True,
+        self.launcher = start_job(
+            network.hosts[on],
+            folder,
+            PROGRAM,
+            *options,
+            "-x",
+            f"WHAT={what}",
+            output=subprocess.PIPE,
         )
 
     def wait_for(self, *names: str) -> None:

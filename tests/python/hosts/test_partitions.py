@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from on_hosts import start_job
 
-import ciranda
 from ciranda.netns.link import Link
 from ciranda.netns.network import Network
 
-PACKAGES = Path(ciranda.__file__).resolve().parents[1]
 CUTS = int(os.environ.get("CIRANDA_CUTS", "10"))
 BAD_S = float(os.environ.get("CIRANDA_BAD_LINE_S", "60"))
 SAMPLES = 62
@@ -89,27 +87,16 @@ class Job:
     """Two ranks on each host but the last one, on which it is started."""
 
     def __init__(self, network: Network, folder: Path, passes: int = -1) -> None:
-        folder.mkdir()
         self.folder = folder
-        python = folder / "python"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={PACKAGES} exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-        (folder / "rank.py").write_text(PROGRAM)
+        self._output = folder.with_name(f"{folder.name}-output")
         *hosts, starter = network.hosts
-        options = [f"--python={python}", "-H", ",".join(f"{each.name}:2" for each in hosts)]
-        options += ["--min-np", "2", "--blacklist-cooldown-range", "1", "2"]
-        options += ["-x", "OMP_NUM_THREADS=1", "-x", f"PASSES={passes}"]
-        self._output = (folder / "output").open("w+")
-        self.launcher = starter.popen(
-            [sys.executable, "-m", "ciranda", "run", "--no-color", *options, "rank.py"],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(PACKAGES)},
-            stdout=self._output,
-            stderr=-2,
-        )
+        options = ["-H", ",".join(f"{each.name}:2" for each in hosts), "--min-np", "2"]
+        options += ["--blacklist-cooldown-range", "1", "2", "-x", f"PASSES={passes}"]
+        with self._output.open("w") as output:
+            self.launcher = start_job(starter, folder, PROGRAM, *options, output=output)
 
     def output(self) -> str:
-        return (self.folder / "output").read_text()
+        return self._output.read_text()
 
     def newest(self) -> Row:
         """The newest line of all."""
